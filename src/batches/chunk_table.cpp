@@ -76,17 +76,6 @@ ChunkTable make_zigzag(std::int64_t length, int context) {
   return table;
 }
 
-ChunkTable make_striped(std::int64_t length, int context) {
-  HAWSER_CHECK(length >= 0 && context >= 1, "length ", length, ", context ", context);
-  const std::int64_t rows = ceil_div(length, context);
-  ChunkTable table{.chunk_length = 1, .context = context, .chunks_per_rank = static_cast<int>(rows)};
-  for (std::int64_t row = 0; row < rows * context; ++row) {
-    table.owner.push_back(static_cast<std::int32_t>(row % context));
-    table.local.push_back(static_cast<std::int32_t>(row / context));
-  }
-  return table;
-}
-
 namespace {
 
 struct Deal {

@@ -42,10 +42,6 @@ std::int64_t padded_length(std::int64_t length, int chunks);
 // one rank there is one chunk and no padding.
 ChunkTable make_zigzag(std::int64_t length, int context);
 
-// Token-striped (Striped Attention, arXiv 2311.09431): row i of the sequence is row i / context of rank i % context.
-// Chunks have one row.
-ChunkTable make_striped(std::int64_t length, int context);
-
 // Greedy balancing: assigns chunks in order of descending work, each to the rank with the smallest load that has a free
 // place. The work of a row is the number of keys it attends to, the mean over `masks`. Groups of `together` adjacent
 // chunks (a power of two that divides chunks_per_rank) are assigned as one. While the largest load exceeds kBalanced

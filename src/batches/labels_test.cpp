@@ -70,10 +70,10 @@ class OneSequence : public SequenceSet {
 // A step's divisor is the number of labels, on each rank, whose rows have what the sequence has there.
 TEST(Labels, AreThoseOfRowsOnEveryRank) {
   const Sequence sequence = sequence_of({kNone, kNone, 2, kNone, 1, kNone, kNone}, {3, 4});
-  for (const SequenceSplit split : {SequenceSplit::zigzag, SequenceSplit::striped}) {
+  for (const SequenceSplit split : {SequenceSplit::zigzag, SequenceSplit::by_work}) {
     BatchShape shape{.sequence_length = 8, .max_documents = 2, .context = 2, .labels = {LabelRows::own, 3}};
     shape.split = split;
-    shape.chunks_per_rank = split == SequenceSplit::zigzag ? 2 : 1;
+    shape.chunks_per_rank = split == SequenceSplit::zigzag ? 2 : 4;
     std::int64_t found = 0;
     for (const int rank : {0, 1}) {
       const BatchLoader loader(std::make_shared<OneSequence>(sequence, LabelRows::own), shape,

@@ -69,30 +69,11 @@ ChunkTable make_table(const BatchShape& shape, const Sequence& sequence, std::sp
   switch (shape.split) {
     case SequenceSplit::zigzag:
       return make_zigzag(shape.padded_length(), shape.ring());
-    case SequenceSplit::striped:
-      return make_striped(shape.padded_length(), shape.ring());
     case SequenceSplit::by_work:
       break;
   }
   return deal_by_work(shape.padded_length(), sequence.document_lengths, shape.ring(), shape.chunks_per_rank, load,
                       shape.together, shape.masks);
-}
-
-// Diagonal blocks, and the segments of all sources, of a striped rank. k_begin of diagonal blocks is the rank's row.
-void add_striped_segments(MicroBatch& batch, const BatchShape& shape,
-                          std::span<const std::vector<std::int32_t>> documents, int rank) {
-  const auto of = [&](int source, bool causal) {
-    return striped_segments(documents, shape.chunk_length(), shape.ring(), rank, source, causal);
-  };
-  batch.diagonal = of(rank, true);
-  if (!shape.source_segments) return;
-  for (const MaskShare& share : shape.masks) {
-    std::vector<WindowSegments>& sources = batch.by_source.emplace_back();
-    for (int source = 0; source < shape.ring(); ++source) {
-      const bool own = share.mask.causal && source == rank;  // the diagonal blocks
-      sources.push_back({.band = own ? std::vector<Segment>() : of(source, share.mask.causal), .complete = {}});
-    }
-  }
 }
 
 }  // namespace
@@ -132,7 +113,7 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
   HAWSER_CHECK(shape.context % shape.context_heads == 0, "context degree ", shape.context, " with heads over ",
                shape.context_heads);
   int chunks = shape.chunks_per_rank;
-  if (shape.ring() == 1 || shape.split == SequenceSplit::striped) chunks = 1;
+  if (shape.ring() == 1) chunks = 1;
   if (shape.ring() > 1 && shape.split == SequenceSplit::zigzag) chunks = 2;
   HAWSER_CHECK(shape.chunks_per_rank == chunks, shape.chunks_per_rank, " chunks per rank, not ", chunks);
   MicroBatch batch;
@@ -196,10 +177,6 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
     }
   }
   batch.imbalance = imbalance(work);
-  if (shape.split == SequenceSplit::striped) {
-    add_striped_segments(batch, shape, documents, ring_rank);
-    return batch;
-  }
   Segments segments = make_segments(tables, documents, ring_rank, !shape.equal_chunks());
   batch.diagonal = std::move(segments.diagonal);
   batch.off_diagonal = std::move(segments.off_diagonal);

@@ -10,8 +10,7 @@
 
 namespace hawser::batches {
 
-// striped: row i of a sequence on rank i % ring, one chunk per rank (make_striped).
-enum class SequenceSplit { zigzag, by_work, striped };
+enum class SequenceSplit { zigzag, by_work };
 
 // Sizes that are the same for every micro-batch of a run. The plan is made from them, before any data is read.
 struct BatchShape {
@@ -37,7 +36,7 @@ struct BatchShape {
   // One document per sequence, in chunks whose assignment does not depend on the data: each chunk is its own segment.
   bool equal_chunks() const { return max_documents == 1 && (ring() == 1 || split != SequenceSplit::by_work); }
   // Off-diagonal tables of windows are split into halves (window_segments).
-  bool splits_windows() const { return !equal_chunks() && split != SequenceSplit::striped; }
+  bool splits_windows() const { return !equal_chunks(); }
   // Elements of MicroBatch::by_source of a mask.
   int sources(const AttentionMask& mask) const { return ring() * (by_chunk(mask) ? chunks_per_rank : 1); }
   std::int64_t chunk_length() const;
@@ -47,10 +46,7 @@ struct BatchShape {
   std::int64_t attention_rows() const { return sequences * chunks_per_rank * chunk_length(); }
   std::int64_t global_rows() const { return sequences * padded_length(); }
   SegmentBounds max_segments() const {
-    SegmentBounds bounds = batches::max_segments(sequences, max_documents, chunks_per_rank, ring());
-    // Each document has keys on every rank.
-    if (split == SequenceSplit::striped && ring() > 1) bounds.off_diagonal = bounds.diagonal;
-    return bounds;
+    return batches::max_segments(sequences, max_documents, chunks_per_rank, ring());
   }
 };
 

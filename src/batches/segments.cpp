@@ -144,37 +144,6 @@ std::vector<WindowSegments> segments_by_source(std::span<const ChunkTable> table
   return out;
 }
 
-std::vector<Segment> striped_segments(std::span<const std::vector<std::int32_t>> document_lengths, std::int64_t rows,
-                                      int context, int rank, int source, bool causal) {
-  std::vector<Segment> out;
-  // Rows of a rank before row `end` of a sequence.
-  const auto before = [&](std::int64_t end, int of) { return (end - of + context - 1) / context; };
-  const std::int64_t shift = source > rank ? 1 : 0;
-  std::int64_t base = 0;
-  for (const std::vector<std::int32_t>& lengths : document_lengths) {
-    std::int64_t start = 0;
-    for (const std::int32_t length : lengths) {
-      const std::int64_t end = start + length;
-      std::int64_t q = before(start, rank), q_end = before(end, rank);
-      std::int64_t k = before(start, source), k_end = before(end, source);
-      if (causal) {
-        q = k + shift;  // the first row that sees a key
-        k_end = q_end - shift;
-        HAWSER_CHECK(q >= before(start, rank) && k_end <= before(end, source), "rows of a stripe");
-      }
-      if (q < q_end && k < k_end) {
-        const auto narrow = [&](std::int64_t value) { return static_cast<std::int32_t>(value); };
-        const std::int64_t apart = causal ? 0 : q - k;  // the first rows of the document on both ranks
-        out.push_back({narrow(base + q), narrow(q_end - q), narrow(base + k), narrow(k_end - k),
-                       narrow(std::max<std::int64_t>(apart, 0)), narrow(std::max<std::int64_t>(-apart, 0))});
-      }
-      start = end;
-    }
-    base += rows;
-  }
-  return out;
-}
-
 SegmentBounds max_segments(std::int64_t sequences, std::int64_t max_documents, int chunks_per_rank, int context) {
   // R runs over D documents have at most D + R - 1 pieces; only the first piece of a run can have earlier keys.
   const std::int64_t runs = context == 1 ? 1 : chunks_per_rank;

@@ -73,18 +73,6 @@ inline bool by_chunk(const AttentionMask& mask) {
   return mask.window > 0 || mask.distances;
 }
 
-// The attention of a token-striped rank (make_striped) with the keys of rank `source`. Sequences have `rows` rows on
-// each rank. A document's rows on a rank follow each other, and positions count them: a query sees the keys up to its
-// own position, and with a window those of striped_window(). Every segment is a diagonal block:
-//   its keys are all rows of the document on `source` that a query of this rank sees, and its queries all rows that see
-//   one. For source > rank, the document's first query row sees none, and its second one has position 0.
-// Without a causal mask: all rows of the document on both ranks. Position 0 is then that of the first row of both, or
-// of the rank that has an earlier one.
-// So the rows of positions p and r of a segment are context * (p - r) + rank - source apart, with a causal mask and
-// source > rank `context` more (nn::striped_distance).
-std::vector<Segment> striped_segments(std::span<const std::vector<std::int32_t>> document_lengths, std::int64_t rows,
-                                      int context, int rank, int source, bool causal);
-
 // Upper bounds for any rank.
 struct SegmentBounds {
   // diagonal: also of the complete segments. off_diagonal: also of each half of window_segments. An element of

@@ -61,8 +61,7 @@ TEST(Tables, FollowTheRowsOfEveryRank) {
   };
   for (const BatchShape& shape :
        {shape_of(1, 1, 1, SequenceSplit::zigzag), shape_of(2, 1, 2, SequenceSplit::zigzag),
-        shape_of(4, 2, 2, SequenceSplit::zigzag), shape_of(2, 1, 3, SequenceSplit::by_work),
-        shape_of(4, 1, 1, SequenceSplit::striped), shape_of(4, 2, 1, SequenceSplit::striped)}) {
+        shape_of(4, 2, 2, SequenceSplit::zigzag), shape_of(2, 1, 3, SequenceSplit::by_work)}) {
     for (int rank = 0; rank < shape.context; ++rank) {
       const MicroBatch batch = make_micro_batch(sequences, shape, rank);
       const auto types = values_of<std::uint8_t>(batch, "type_ids");

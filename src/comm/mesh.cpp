@@ -231,8 +231,6 @@ void check_sizes(const MeshSizes& sizes, Rank rank) {
                sizes.expert, " of ", sizes.expert_ranks(), " shards");
   HAWSER_CHECK(!sizes.expert_over_tensor || sizes.expert % sizes.tensor == 0, "expert degree ", sizes.expert, " over ",
                sizes.tensor, " tensor ranks");
-  HAWSER_CHECK(sizes.expert_node >= 1 && sizes.expert % sizes.expert_node == 0, "expert degree ", sizes.expert,
-               " on nodes of ", sizes.expert_node);
   HAWSER_CHECK(sizes.kv_copies > 0 && sizes.tensor % sizes.kv_copies == 0, sizes.kv_copies, " copies on ", sizes.tensor,
                " tensor ranks");
   for (const std::vector<int>& stages : sizes.tied) {
@@ -287,17 +285,10 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
     groups[Mesh::kKvShardReduce] = make(same, "/reduce");
   }
   // Consecutive ranks of those that experts are folded from have all experts together.
-  const auto of_experts = [&](std::string kind, const auto& part) {
-    return divide.by_key(std::move(kind), sizes.expert > 1 ? folded : Axes{}, [&](const MeshPlace& p) {
-      return std::array{p.pipeline, p.replicate, expert_rank(p, sizes) / sizes.expert,
-                        sizes.expert_over_tensor ? 0 : p.tensor, part(expert_part(p, sizes))};
-    });
-  };
-  groups[Mesh::kExpert] = make(of_experts("expert", [](int) { return 0; }));
-  groups[Mesh::kExpertNode] = make(of_experts("expert_node", [&](int part) { return part / sizes.expert_node; }));
-  if (sizes.expert_node > 1) {
-    groups[Mesh::kExpertNodes] = make(of_experts("expert_nodes", [&](int part) { return part % sizes.expert_node; }));
-  }
+  groups[Mesh::kExpert] = make(divide.by_key("expert", sizes.expert > 1 ? folded : Axes{}, [&](const MeshPlace& p) {
+    return std::array{p.pipeline, p.replicate, expert_rank(p, sizes) / sizes.expert,
+                      sizes.expert_over_tensor ? 0 : p.tensor};
+  }));
   if (sizes.expert > 1) {
     const GroupPartition same = divide.by_key("expert_shard", folded, [&](const MeshPlace& p) {
       return std::array{p.pipeline, p.replicate, expert_part(p, sizes)};

@@ -9,9 +9,8 @@
 //   lane(0, forward) 5,13   model 4..7,12..15
 // With MeshSizes{.context = 2, .shard = 4, .expert = 4}, rank 5 has part 1 of four of the experts and is in
 //   expert 4,5,6,7   shard(Domain::expert) 1,5
-// With MeshSizes{.tensor = 2, .shard = 4, .expert = 8, .expert_over_tensor = true, .expert_node = 4}, rank 5 has part 5
-// of eight and is in
-//   expert 0..7   expert_node 4,5,6,7   expert_nodes 1,5   shard(Domain::expert) 5
+// With MeshSizes{.tensor = 2, .shard = 4, .expert = 8, .expert_over_tensor = true}, rank 5 has part 5 of eight and is in
+//   expert 0..7   shard(Domain::expert) 5
 // With MeshSizes{.context = 8, .context_heads = 2}, rank 5 is in
 //   context_heads 4,5   context_ring 1,3,5,7
 // Names and members are the same from every factory, so traces of meta and of real ranks can be compared. Groups whose
@@ -68,10 +67,6 @@ class Mesh {
   Group& tensor() { return *groups_[kTensor]; }
   // The ranks that have different experts; index = expert_part().
   Group& expert() { return *groups_[kExpert]; }
-  // Of those, the ranks of one node; index = expert_part() % MeshSizes::expert_node.
-  Group& expert_node() { return *groups_[kExpertNode]; }
-  // And those at the same place of each node; index = expert_part() / MeshSizes::expert_node. Without nodes, expert().
-  Group& expert_nodes() { return *groups_[sizes_.expert_node > 1 ? kExpertNodes : kExpert]; }
   // The ranks that a flat buffer of a domain is sharded over.
   // Sliced: index = shard * contexts + context; one member when sizes().shard_context is false (hybrid degree 1):
   // parameters are unsharded.
@@ -151,8 +146,6 @@ class Mesh {
     kKvShardReduce,
     kContextHeads,
     kContextRing,  // null with context_heads 1
-    kExpertNode,
-    kExpertNodes,  // null with expert_node 1
     kExpertModel,  // null without expert and pipeline parallelism
     kGroups
   };
@@ -160,7 +153,7 @@ class Mesh {
   static constexpr std::array kTraffic = {kShardGather,       kShardReduce,       kContext,       kReplicate,
                                           kTensorShardGather, kTensorShardReduce, kTensor,        kExpert,
                                           kExpertShardGather, kExpertShardReduce, kKvShardGather, kKvShardReduce,
-                                          kContextHeads,      kContextRing,       kExpertNode,    kExpertNodes};
+                                          kContextHeads,      kContextRing};
 
   Mesh(const MeshSizes& sizes, Rank rank);
   Group& of(Domain domain, Which sliced);

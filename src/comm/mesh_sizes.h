@@ -31,8 +31,6 @@ struct MeshSizes {
   // True: of the shard x context x tensor ranks, tensor innermost. Tensor ranks then have different experts, and route
   // different rows: it needs sequence parallelism. `tensor` divides `expert`.
   bool expert_over_tensor = false;
-  // Consecutive expert ranks on one node, for a dispatch between nodes and within one. Divides expert; 1: none.
-  int expert_node = 1;
   // Consecutive tensor ranks that have equal slices of the parameters of Domain::kv_copies. Divides tensor. One number
   // for the model: every attention layer has as many (nn::AttentionConfig::kv_copies), or 1. No key of a recipe says it:
   // who makes the mesh takes it from the model, max(1, tensor / key-value heads).

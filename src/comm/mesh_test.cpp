@@ -110,27 +110,14 @@ TEST(MetaMesh, ExpertsAreOverConsecutiveShards) {
   EXPECT_THROW(make_meta_mesh({.context = 2, .shard_context = false, .expert = 2}, Rank(0)), InternalError);
 }
 
-// Experts over tensor ranks, too, and nodes of consecutive ones.
-TEST(MetaMesh, ExpertsAreOverTensorRanksAndNodes) {
-  const MeshSizes sizes{
-      .tensor = 2, .shard = 8, .replicate = 2, .expert = 8, .expert_over_tensor = true, .expert_node = 4};
+TEST(MetaMesh, ExpertsAreOverTensorRanks) {
+  const MeshSizes sizes{.tensor = 2, .shard = 8, .replicate = 2, .expert = 8, .expert_over_tensor = true};
   EXPECT_EQ(sizes.shard_ranks(Domain::expert), 2);
   const auto mesh = make_meta_mesh(sizes, Rank(29));  // tensor 1, shard 6, replicate 1
   EXPECT_EQ(expert_part(mesh->place(), sizes), 5);
   EXPECT_EQ(mesh->expert().name(), "expert:24-31");
   EXPECT_EQ(mesh->expert().index(), 5);
-  EXPECT_EQ(mesh->expert_node().name(), "expert_node:28-31");
-  EXPECT_EQ(mesh->expert_node().index(), 1);
-  EXPECT_EQ(mesh->expert_nodes().name(), "expert_nodes:25-29:4");
-  EXPECT_EQ(mesh->expert_nodes().index(), 1);
   EXPECT_EQ(mesh->shard(Domain::expert).name(), "expert_shard:21-29:8");
-  const auto apart = make_meta_mesh({.tensor = 2, .shard = 4, .expert = 4, .expert_node = 2}, Rank(5));
-  EXPECT_EQ(apart->expert_node().name(), "expert_node:5-7:2");
-  EXPECT_EQ(apart->expert_nodes().name(), "expert_nodes:1-5:4");
-  const auto one = make_meta_mesh({.shard = 4, .expert = 4}, Rank(1));
-  EXPECT_EQ(one->expert_node().size(), 1);
-  EXPECT_EQ(one->expert_nodes().name(), "expert:0-3");
-  EXPECT_THROW(make_meta_mesh({.shard = 4, .expert = 4, .expert_node = 3}, Rank(0)), InternalError);
   EXPECT_THROW(make_meta_mesh({.tensor = 4, .shard = 2, .expert = 2, .expert_over_tensor = true}, Rank(0)),
                InternalError);
 }
@@ -197,8 +184,8 @@ TEST(MetaMesh, GroupsOverStages) {
 std::string groups_of(Mesh& mesh) {
   const MeshSizes& sizes = mesh.sizes();
   std::vector<Group*> groups = {&mesh.context(), &mesh.context_heads(), &mesh.context_ring(), &mesh.tensor(),
-                                &mesh.expert(),  &mesh.expert_node(),   &mesh.expert_nodes(), &mesh.replicate(),
-                                &mesh.data(),    &mesh.world(),         &mesh.loss(),         &mesh.model()};
+                                &mesh.expert(),  &mesh.replicate(),     &mesh.data(),         &mesh.world(),
+                                &mesh.loss(),    &mesh.model()};
   for (const Domain domain : {Domain::sliced, Domain::replicated, Domain::expert, Domain::kv_copies}) {
     for (Group* group :
          {&mesh.shard(domain), &mesh.shard_gather(domain), &mesh.shard_reduce(domain), &mesh.model(domain)}) {
@@ -236,13 +223,7 @@ TEST(MetaMesh, HasTheGroupsOfThePartitionsOfAllRanks) {
       {.tensor = 4, .context = 2, .shard = 2, .pipeline = 3, .tied = {{0, 2}, {1, 2}}, .kv_copies = 2},
       {.tensor = 2, .context = 2, .shard = 4, .replicate = 2, .pipeline = 2, .interleaved = true, .expert = 4},
       {.shard = 4, .pipeline = 3, .interleaved = true, .tied = {{0, 1, 2}}, .expert = 2},
-      {.tensor = 2,
-       .context = 2,
-       .shard = 4,
-       .replicate = 2,
-       .expert = 8,
-       .expert_over_tensor = true,
-       .expert_node = 4},
+      {.tensor = 2, .context = 2, .shard = 4, .replicate = 2, .expert = 8, .expert_over_tensor = true},
       {.tensor = 2, .context = 8, .shard = 2, .context_heads = 4}};
   for (std::size_t i = 0; i < meshes.size(); ++i) {
     for (int rank = 0; rank < meshes[i].world(); ++rank) {

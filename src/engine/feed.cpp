@@ -85,8 +85,7 @@ std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch,
   for (const auto& [mask, share] : shape.masks) {
     if (shape.ring() > 1) out->off_diagonal.push_back(off_diagonal_table(batch, shape, mask));
   }
-  // Chunks as the batch has them: of one row if they are striped.
-  const auto chunks = static_cast<std::int64_t>(batch.chunk_owner.size()) / shape.sequences;
+  const std::int64_t chunks = shape.chunks();
   const std::int64_t length = shape.padded_length() / chunks, rows = shape.attention_rows();
   out->gather_index.reserve(static_cast<std::size_t>(shape.global_rows()));
   for (std::int64_t sequence = 0; sequence < shape.sequences; ++sequence) {
@@ -103,12 +102,6 @@ std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch,
 }
 
 double visible_pairs(const batches::MicroBatch& batch, const batches::BatchShape& shape, const AttentionMask& mask) {
-  if (shape.split == batches::SequenceSplit::striped) {  // all ranks have equal work, but for a row of each document
-    for (std::size_t i = 0; i < shape.masks.size(); ++i) {
-      if (shape.masks[i].mask == mask) return batch.mask_pairs[i] / shape.context;
-    }
-    HAWSER_CHECK(false, "the batch has no pairs of this mask");
-  }
   double pairs = 0;
   const std::int64_t window = mask.window;
   if (!mask.causal) {

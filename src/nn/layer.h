@@ -110,11 +110,6 @@ struct BatchViews {
   // before the chunk.
   std::int64_t uniform_diagonal = 0;
   bool off_diagonal_disjoint_keys = false;  // no key row is in two off-diagonal blocks of a causal mask's table
-  // Rows of a sequence are token-striped over the ring: row i is on its rank i % R. Positions in segment tables count
-  // the document's rows of one rank, and a part has striped_mask() and striped_distance(). Diagonal blocks have all
-  // rows of a document on this rank. With a causal mask, the tables by source are diagonal blocks, too, one table for
-  // each rank whatever the window, and off_diagonal is empty.
-  bool striped = false;
 
   const MaskViews& with_mask(const AttentionMask& mask) const;  // InternalError if there is none
   // One of `tables`. InternalError if the model does not declare it, or with another dtype.

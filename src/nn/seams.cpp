@@ -14,18 +14,6 @@ std::vector<ops::StridedBlocks> diagonal_blocks(const BatchViews& batch, const A
   return {ops::equal_diagonal_blocks(rows, batch.uniform_diagonal)};
 }
 
-std::optional<AttentionMask> striped_mask(const AttentionMask& mask, int ring, int rank, int source) {
-  if (mask.window == 0) return mask;
-  HAWSER_CHECK(mask.causal, "a window without a causal mask in a striped sequence");
-  const std::int64_t distance = mask.window + source - rank - (source > rank ? ring : 0);
-  if (distance <= 0) return std::nullopt;
-  return AttentionMask{.causal = true, .window = (distance + ring - 1) / ring, .distances = mask.distances};
-}
-
-PositionStride striped_distance(const AttentionMask& mask, int ring, int rank, int source) {
-  return {.step = ring, .offset = rank - source + (mask.causal && source > rank ? ring : 0)};
-}
-
 const MaskViews& BatchViews::with_mask(const AttentionMask& mask) const {
   for (const MaskViews& views : masks) {
     if (views.mask == mask) return views;
@@ -138,11 +126,6 @@ std::int64_t TokenExchange::Sizes::piece_rows() const {
 
 std::int64_t TokenExchange::Sizes::max_sent_to_expert() const {
   return std::min({tokens, piece_rows(), capacity > 0 ? capacity : tokens});
-}
-
-std::int64_t TokenExchange::Sizes::max_sent() const {
-  const std::int64_t most = tokens * std::min(per_token, piece_experts());
-  return std::min({most, piece_rows(), capacity > 0 ? capacity * piece_experts() : most});
 }
 
 double TokenExchange::Sizes::expected_sent() const {

@@ -117,22 +117,6 @@ struct AttentionTensors {
   std::int64_t query_heads_per_kv_head() const { return q.size(1) / k.size(1); }
 };
 
-// The mask between the rows of ranks `rank` (queries) and `source` (keys) of a ring of `ring` ranks, if sequences are
-// token-striped over it (BatchViews::striped): with a causal mask and a window W, positions that count the document's
-// rows of one rank, and the first query position dropped if source > rank,
-//   window = ceil((W + source - rank - (source > rank ? ring : 0)) / ring)
-// If that is not positive, no query sees a key: the result is empty.
-std::optional<AttentionMask> striped_mask(const AttentionMask& mask, int ring, int rank, int source);
-
-// The distance of such rows in the sequence, for their positions p and r: step * (p - r) + offset.
-//   step = ring, offset = rank - source + (causal and source > rank ? ring : 0)
-struct PositionStride {
-  std::int64_t step = 1, offset = 0;
-
-  bool operator==(const PositionStride&) const = default;
-};
-PositionStride striped_distance(const AttentionMask& mask, int ring, int rank, int source);
-
 // One call of the attention op: some queries with some keys, which may be those of other ranks, in any order of rows.
 struct AttentionPart {
   AttentionTensors tensors;                       // o, dq, dk and dv: in q's dtype or float32
@@ -147,10 +131,8 @@ struct AttentionPart {
   const std::vector<std::int32_t>* host_segments = nullptr;  // see ops::AttentionCall
   bool window_halves = false;                                // see ops::AttentionCall
   // Between the positions of `segments`. It may differ from the layer's mask: off-diagonal blocks of a causal layer are
-  // complete, and positions that count every R-th row of a sequence have a window of their own.
+  // complete.
   AttentionMask mask;
-  // With AttentionMask::distances: of the positions of `segments`.
-  PositionStride distance = {};
   // Index of the first query head of `tensors` among the heads of the layer, which are those of this tensor rank; the
   // heads of `tensors` follow each other. For what depends on the head: ALiBi, random numbers.
   std::int64_t first_head = 0;
@@ -238,11 +220,10 @@ class AttentionExchange {
 // its row, and its gradient back (Weights::sent).
 //
 // Layers know neither how often a token is sent nor where rows are summed. One row for each assignment may be sent, of
-// which the token's rank computes the sum; or one row for each node that has experts of the token: it is copied there
-// to the experts, and their rows are summed there before one returns. combine's sum is in float32. An implementation
-// may add parts of it, such as a node's, that it has rounded to the dtype of the rows. Which parts these are, and their
-// order, depends on the routing alone. The default and PiecesExchange (tests/support) have one part, k ascending: the
-// bits of ops::combine_rows.
+// which the token's rank computes the sum; or one row for each rank that has experts of the token, which sums their
+// rows before one returns. combine's sum is in float32. An implementation may add parts of it, such as a rank's, that
+// it has rounded to the dtype of the rows. Which parts these are, and their order, depends on the routing alone. The
+// default and PiecesExchange (tests/support) have one part, k ascending: the bits of ops::combine_rows.
 //
 // The layer computes the rows of experts in pieces, so that the communication of one overlaps the GEMMs of another.
 // Piece p has the experts [p * L / pieces, (p + 1) * L / pieces) and, of each tensor [S, C], the rows
@@ -257,9 +238,8 @@ class TokenExchange {
  public:
   // What an implementation asks layers for, equal on all ranks.
   struct Options {
-    int pieces = 1;  // divides L
-    // Elements of Routing::state: a number, and for each token.
-    std::int64_t state = 0, state_per_token = 0;
+    int pieces = 1;          // divides L
+    std::int64_t state = 0;  // elements of Routing::state
     // Rows are quantized on the token's rank and dispatched in FP8 where GEMMs read them so and one scale is shared by
     // all ranks (LinearFormat::fp8_delayed in training). Rows with Weights::applied, which are rounded after they are
     // multiplied, and rows that are combined have the compute dtype.
@@ -281,12 +261,8 @@ class TokenExchange {
     std::int64_t expert_rows() const { return options.pieces * piece_rows(); }  // S
     std::int64_t piece_experts() const { return local_experts / options.pieces; }
     std::int64_t piece_rows() const;
-    // The most rows from one rank to one expert, and of a piece from one rank to another, without padding; and how many
-    // of these are expected.
-    std::int64_t max_sent_to_expert() const;
-    std::int64_t max_sent() const;
-    double expected_sent() const;
-    std::int64_t state() const { return options.state + tokens * options.state_per_token; }
+    std::int64_t max_sent_to_expert() const;  // the most rows from one rank to one expert, without padding
+    double expected_sent() const;             // of a piece from one rank to another, on average
   };
   // Of one layer and micro-batch. The tensors are dense and on the device. If one rank has all experts, those that
   // route() writes are empty, but expert_offsets is `offsets`, and S = R.
@@ -304,7 +280,7 @@ class TokenExchange {
                         // each rank's tokens to each local expert; without padding
     TensorView expert_offsets;  // i32 [pieces, L / pieces + 1]
     TensorView token_rows;      // i32 [S, 1]: r if row r of its piece is a token's, otherwise ops::kNoRow
-    // i32 [Sizes::state()]: of the implementation, for its later calls; only it reads them, so that they may be the bits
+    // i32 [Options::state]: of the implementation, for its later calls; only it reads them, so that they may be the bits
     // of float32. Empty if 0.
     TensorView state;
 

@@ -46,44 +46,16 @@ TEST(Seams, RowsOfExpertsSufficeForAllTokens) {
   EXPECT_EQ(rows(100, 4, 4), 4 * 256);  // of each expert, all 200 tokens
   TokenExchange::Sizes sizes{.tokens = 1000, .per_token = 2, .experts = 8, .local_experts = 2};
   EXPECT_EQ(sizes.expert_rows(), ops::expert_rows(4000, 2, 2));
-  EXPECT_EQ(sizes.max_sent(), 2000);
   EXPECT_EQ(sizes.max_sent_to_expert(), 1000);
   sizes.row_bound = 1.5;
   EXPECT_EQ(sizes.expert_rows(), 3072 + 2 * 128);
   sizes.options.pieces = 2;
   EXPECT_EQ(sizes.expert_rows(), 2 * (1536 + 128));
-  EXPECT_EQ(sizes.max_sent(), 1000);
   sizes.row_bound = 0;
   sizes.capacity = 130;  // 4 * 130 rows of an expert
   EXPECT_EQ(sizes.rows(), 8 * 256);
   EXPECT_EQ(sizes.expert_rows(), 2 * 640);
-  EXPECT_EQ(sizes.max_sent(), 130);
   EXPECT_EQ(sizes.max_sent_to_expert(), 130);
-}
-
-// Rows i = ring * a + rank and j = ring * b + source of a document that begins at row 0.
-TEST(Seams, StripedWindowsCountTheRowsOfARank) {
-  for (int ring = 1; ring <= 4; ++ring) {
-    for (int rank = 0; rank < ring; ++rank) {
-      for (int source = 0; source < ring; ++source) {
-        for (std::int64_t window = 1; window < 12; ++window) {
-          const auto mask = striped_mask({.window = window}, ring, rank, source);
-          for (int a = 0; a < 6; ++a) {
-            for (int b = 0; b < 6; ++b) {
-              const int distance = ring * a + rank - ring * b - source, position = a - (source > rank ? 1 : 0);
-              const bool visible = mask && b <= position && b > position - mask->window;
-              const PositionStride stride = striped_distance({.window = window}, ring, rank, source);
-              EXPECT_EQ(stride.step * (position - b) + stride.offset, distance) << ring << " " << rank << " " << source;
-              EXPECT_EQ(visible, distance >= 0 && distance < window) << ring << " " << rank << " " << source;
-            }
-          }
-        }
-      }
-    }
-  }
-  EXPECT_EQ(striped_mask({.causal = false}, 4, 1, 2), (AttentionMask{.causal = false}));
-  EXPECT_EQ(striped_distance({.causal = false}, 4, 1, 2), (PositionStride{.step = 4, .offset = -1}));
-  EXPECT_TRUE(striped_mask({.window = 5, .distances = true}, 4, 1, 2)->distances);
 }
 
 TEST(Seams, AttentionIsOnePartOverTheLocalDiagonalBlocks) {

@@ -38,7 +38,6 @@ void set_bounds(Layout& layout) {
   b.source_tables = batch.source_segments;
   // One document per sequence, from its first row. Off-diagonal blocks of different sequences share no key.
   b.all_row_ids = batch.all_row_ids;
-  b.striped = batch.split == batches::SequenceSplit::striped && batch.ring() > 1;
   b.uniform_diagonal = batch.equal_chunks() ? batch.chunk_length() : 0;
   b.off_diagonal_disjoint_keys = batch.chunks_per_rank == 1;
   // Full sequences of one document are the maximum; a diagonal block is at most one chunk.
@@ -50,9 +49,8 @@ void set_bounds(Layout& layout) {
   for (const auto& [mask, share] : batch.masks) {
     // Without a causal mask, all ranks' keys are in one list.
     const bool diagonal_blocks = mask.causal || batch.ring() == 1;
-    const AttentionMask local = b.striped ? *nn::striped_mask(mask, batch.ring(), 0, 0) : mask;
     const double diagonal =
-        diagonal_blocks ? sequences * batch.chunks_per_rank * pairs(batch.chunk_length(), local) : 0.0;
+        diagonal_blocks ? sequences * batch.chunks_per_rank * pairs(batch.chunk_length(), mask) : 0.0;
     b.masks.push_back({.mask = mask,
                        .halves = mask.causal && mask.window > 0 && batch.splits_windows(),
                        .sources = batch.sources(mask),
@@ -369,8 +367,6 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
                " ranks of the mesh, rows over ", layout.batch.context_heads);
   HAWSER_CHECK(layout.mesh.context_heads == 1 || layout.replace_seams,
                "two-dimensional context parallelism has no implementation yet");
-  HAWSER_CHECK(layout.batch.split != batches::SequenceSplit::striped || layout.replace_seams,
-               "no implementation for token-striped sequences yet");
   if (layout.replace_seams) layout.replace_seams(seams, mesh);
   seams.expert_row_bound = layout.row_bound();
   return seams;

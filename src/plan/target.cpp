@@ -361,7 +361,6 @@ std::int64_t overhead_of(const Target& target, const comm::MeshSizes& mesh, int 
   if (mesh.tensor > 1) groups += 1 + 3;
   if (mesh.expert > 1) groups += mesh.shard_ranks(Domain::expert) > 1 ? 1 + 3 : 1;
   if (mesh.expert > 1 && mesh.pipeline > 1) ++groups;
-  if (mesh.expert_node > 1) groups += mesh.expert > mesh.expert_node ? 2 : 1;
   groups += pipeline_groups(mesh, stage);
   return target.context + groups * target.communicator;
 }

@@ -50,7 +50,6 @@ struct BatchBounds {
   bool source_tables = false;     // there are tables by source
   std::vector<MaskBounds> masks = {{}};
   std::int64_t uniform_diagonal = 0;  // as in nn::BatchViews
-  bool striped = false;               // likewise
   bool off_diagonal_disjoint_keys = false;
   std::int64_t logit_positions = 0;    // Purpose::logits: max rows whose logits are computed
   bool uses_kv_cache = false;          // nn/kv_cache.h

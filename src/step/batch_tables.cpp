@@ -197,8 +197,7 @@ void table_contents(const HostBatch& batch, const BatchBounds& bounds, std::size
 
 nn::BatchViews batch_views(const BatchBounds& b, const std::function<TensorView(std::size_t index)>& view_of) {
   nn::BatchViews views{.uniform_diagonal = b.uniform_diagonal,
-                       .off_diagonal_disjoint_keys = b.off_diagonal_disjoint_keys,
-                       .striped = b.striped};
+                       .off_diagonal_disjoint_keys = b.off_diagonal_disjoint_keys};
   const std::size_t fixed = batch_tables().size();
   for (std::size_t i = 0; i < fixed; ++i) views.*batch_tables()[i].view = view_of(i);
   for (std::size_t i = 0; i < b.tables.size(); ++i) views.tables.emplace(b.tables[i].name, view_of(fixed + i));

@@ -13,7 +13,7 @@
 #include "plan/report.h"
 #include "program/testing/reachability.h"
 #include "support.h"
-#include "support/two_level_exchange.h"
+#include "support/token_exchange.h"
 
 namespace hawser {
 namespace plan_test {
@@ -75,7 +75,7 @@ TEST(Plan, RanksWithDifferentExpertsAreCheckedTogether) {
           std::move(description), nn::FlatSpecOf([](const nn::Param& param) { return param.flat; })));
       plan::Layout layout = make_test_layout(options, *models.back());
       layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-        seams.tokens = testing::token_exchange(groups, 2);
+        seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert(), 2);
       };
       plans.push_back(plan::plan_rank(*models.back(), layout, purpose, rank));
       ranks.push_back(rank);
@@ -92,7 +92,7 @@ TEST(Plan, RanksWithDifferentExpertsAreCheckedTogether) {
   for (const LayoutOptions& options : all_policies()) {
     plan_all({.shard = 2, .expert = 2}, options, step::Purpose::train);
     plan_all({.context = 2, .shard = 2, .expert = 2}, options, step::Purpose::gradient_norms);
-    plan_all({.shard = 4, .expert = 4, .expert_node = 2}, options, step::Purpose::train);
+    plan_all({.shard = 4, .expert = 4}, options, step::Purpose::train);
   }
   plan_all({.context = 2, .shard = 2, .replicate = 2, .expert = 4}, {}, step::Purpose::train);
   plan_all({.shard = 8, .expert = 8}, {}, step::Purpose::loss);
@@ -412,8 +412,6 @@ TEST(Target, OverheadCountsTheCommunicatorsOfTheMesh) {
   EXPECT_EQ(count({.tensor = 2, .shard = 2, .replicate = 2}), 3 + 3 + 4);  // and replicate, data, world
   EXPECT_EQ(count({.shard = 4, .expert = 2}), 3 + 4);
   EXPECT_EQ(count({.shard = 4, .expert = 4}), 3 + 1) << "no other rank has the same experts";
-  EXPECT_EQ(count({.shard = 4, .expert = 4, .expert_node = 2}), 3 + 1 + 2);
-  EXPECT_EQ(count({.shard = 4, .expert = 4, .expert_node = 4}), 3 + 1 + 1) << "one node";
   EXPECT_EQ(count({.shard = 2, .pipeline = 2, .expert = 2}) - count({.shard = 2, .pipeline = 2}), 1 + 1);
   // World, loss, model; two at each edge; a tied embedding.
   const comm::MeshSizes stages{.pipeline = 4, .tied = {{0, 3}}};

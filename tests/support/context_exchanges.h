@@ -282,10 +282,6 @@ class RingCall : public nn::AttentionExchange::Call {
   }
   void set_diagonal(nn::AttentionPart& part) const {
     const nn::BatchViews& batch = ctx_.batch();
-    if (batch.striped) {
-      part.mask = *nn::striped_mask(mask_, group_.size(), group_.index(), group_.index());
-      part.distance = nn::striped_distance(mask_, group_.size(), group_.index(), group_.index());
-    }
     part.segments = batch.diagonal;
     part.segment_count = batch.diagonal_count;
     part.form = ops::SegmentForm::diagonal;
@@ -295,17 +291,8 @@ class RingCall : public nn::AttentionExchange::Call {
   }
   void set_table(nn::AttentionPart& part, int source, int piece) const {
     const std::int64_t tables = views_.by_source_count.size(0), rows = views_.by_source.size(0) / tables;
-    if (ctx_.batch().striped) {
-      // If the window shows none of the source's keys: the own table, which is empty.
-      const auto mask = nn::striped_mask(mask_, group_.size(), group_.index(), source);
-      if (mask) part.mask = *mask;
-      part.distance = nn::striped_distance(mask_, group_.size(), group_.index(), source);
-      if (!mask) source = group_.index();
-      if (mask_.causal) part.form = ops::SegmentForm::diagonal;
-    } else {
-      part.mask.causal = false;  // off-diagonal blocks are complete, but for the window
-      part.window_halves = mask_.causal && mask_.window > 0 && ctx_.batch().uniform_diagonal == 0;
-    }
+    part.mask.causal = false;  // off-diagonal blocks are complete, but for the window
+    part.window_halves = mask_.causal && mask_.window > 0 && ctx_.batch().uniform_diagonal == 0;
     const int table = source * pieces_ + piece;
     part.segments = views_.by_source.rows(table * rows, rows);
     part.segment_count = views_.by_source_count.rows(table, 1);

@@ -209,11 +209,10 @@ std::uint64_t Channel::meet(Control& control, std::uint64_t mine) {
 namespace {
 
 std::string text_of(const MeshSizes& sizes) {
-  std::string out =
-      cat("tensor ", sizes.tensor, ", context ", sizes.context, " (heads ", sizes.context_heads, "), shard ",
-          sizes.shard, sizes.shard_context ? "" : " (none)", ", replicate ", sizes.replicate, ", pipeline ",
-          sizes.pipeline, sizes.interleaved ? " (interleaved)" : "", ", expert ", sizes.expert,
-          sizes.expert_over_tensor ? " (over tensor)" : "", ", node ", sizes.expert_node, ", copies ", sizes.kv_copies);
+  std::string out = cat("tensor ", sizes.tensor, ", context ", sizes.context, " (heads ", sizes.context_heads,
+                        "), shard ", sizes.shard, sizes.shard_context ? "" : " (none)", ", replicate ", sizes.replicate,
+                        ", pipeline ", sizes.pipeline, sizes.interleaved ? " (interleaved)" : "", ", expert ",
+                        sizes.expert, sizes.expert_over_tensor ? " (over tensor)" : "", ", copies ", sizes.kv_copies);
   for (const std::vector<int>& stages : sizes.tied) out += cat(", tied ", rank_list(stages));
   return out;
 }

@@ -369,8 +369,6 @@ ops::AttentionCall AttentionLayer::call_of(const LayerContext& ctx, const Attent
           .scale = c.scale > 0 ? c.scale : 1.0 / std::sqrt(static_cast<double>(c.head_dim)),
           .softcap = c.softcap,
           .slopes = c.alibi ? ctx.alibi_slopes().rows(part.first_head, t.q.size(1)) : TensorView(),
-          .distance_step = part.distance.step,
-          .distance_offset = part.distance.offset,
           .dropout = dropout_of(ctx, part),
           .o = t.o,
           .lse = t.lse,

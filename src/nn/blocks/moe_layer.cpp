@@ -150,7 +150,7 @@ std::array<TensorSpec, MoeLayer::kSavedCount> MoeLayer::tensors(const RowCounts&
            {"exchanged_counts", DType::i32, exchanged({2, c.experts})},
            {"exchanged_offsets", DType::i32, exchanged({s.options.pieces, s.piece_experts() + 1})},
            {"exchanged_rows", DType::i32, exchanged({s.expert_rows(), 1})},
-           {"exchange_state", DType::i32, s.state() > 0 ? exchanged({s.state()}) : Shape()}}};
+           {"exchange_state", DType::i32, s.options.state > 0 ? exchanged({s.options.state}) : Shape()}}};
 }
 
 std::vector<SavedSpec> MoeLayer::saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
@@ -213,7 +213,7 @@ MoeLayer::Routing MoeLayer::routing_of(LayerContext& ctx, const View& view) cons
     x.counts = view(kCounts);
     x.expert_offsets = view(kExpertOffsets);
     x.token_rows = view(kTokenRows);
-    if (x.sizes.state() > 0) x.state = view(kExchangeState);
+    if (x.sizes.options.state > 0) x.state = view(kExchangeState);
   }
   return r;
 }

@@ -10,7 +10,7 @@
 //
 // forward, for query row i, key row j, query head h and its key-value head g = h / (Hq / Hkv):
 //   x[h,i,j] = scale * sum over d of q[i,h,d] * k[j,g,d]
-//   s[h,i,j] = softcap * tanh(x[h,i,j] / softcap) - slope[h] * |distance_step * (p - r) + distance_offset|
+//   s[h,i,j] = softcap * tanh(x[h,i,j] / softcap) - slope[h] * |p - r|
 // Without softcap the first term is x[h,i,j], without slopes there is no second one.
 //   lse[h,i] = log sum over visible j of exp(s[h,i,j])
 //   f[h,i,j] = u(h,i,j) < p ? 0 : 1 / (1 - p)          with dropout of probability p (attention_dropout.h), otherwise 1
@@ -157,9 +157,6 @@ struct AttentionCall {
   // float32 [Hq]: a bias for the distance of query and key, of each query head. Empty: none. They are read when the
   // kernel runs.
   TensorView slopes;
-  // The distance of a pair whose positions in a segment are p and r, for `slopes`. Another one than p - r is for
-  // positions that count every distance_step-th row of a sequence.
-  std::int64_t distance_step = 1, distance_offset = 0;
   AttentionDropout dropout;  // of the probabilities
   TensorView o;
   TensorView lse;

@@ -60,11 +60,11 @@ Band band_of(const Segment& segment, bool causal, std::int64_t window, std::int6
 
 // AttentionCall::softcap and slopes for a block of query rows of one head and a block of keys. Scores, cap and slope
 // are multiplied by log2(e). With row r and key j of the blocks, a score x becomes
-//   cap * tanh(x / cap) - slope * |distance + step * (r - j)|
+//   cap * tanh(x / cap) - slope * |distance + r - j|
 struct ScoreChange {
   float cap = 0;    // 0: none
   float slope = 0;  // 0: none
-  float distance = 0, step = 0;
+  float distance = 0;
 
   bool any() const { return cap > 0 || slope != 0; }
 };

@@ -43,7 +43,6 @@ struct Mask {
 struct Scores {
   float scale, cap;     // cap 0: none
   const float* slopes;  // [Hq]; null: none
-  std::int64_t step, offset;
 
   struct Of {
     float factor, x, bias;  // the score: factor * x + bias
@@ -61,7 +60,7 @@ struct Scores {
       const float t = tanhf(scale * dot / cap);
       out = {cap, t, 0.0f, 1.0f - t * t};
     }
-    if (slopes != nullptr) out.bias = -slopes[h] * fabsf(static_cast<float>(step * distance + offset));
+    if (slopes != nullptr) out.bias = -slopes[h] * fabsf(static_cast<float>(distance));
     return out;
   }
 };
@@ -150,7 +149,7 @@ Mask mask_of(const AttentionCall& call) {
 
 Scores scores_of(const AttentionCall& call) {
   return {static_cast<float>(call.scale), static_cast<float>(call.softcap),
-          call.slopes.empty() ? nullptr : call.slopes.data<float>(), call.distance_step, call.distance_offset};
+          call.slopes.empty() ? nullptr : call.slopes.data<float>()};
 }
 
 Dropping dropping_of(const AttentionCall& call) {

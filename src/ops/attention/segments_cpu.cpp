@@ -85,8 +85,7 @@ ScoreChange change_of(const AttentionCall& args, std::int64_t head, const Segmen
   if (args.slopes.empty()) return out;
   const std::int64_t distance = segment.q_position + row - segment.k_position - key;
   out.slope = static_cast<float>(args.slopes.data<float>()[head] * kLog2e);
-  out.distance = static_cast<float>(args.distance_step * distance + args.distance_offset);
-  out.step = static_cast<float>(args.distance_step);
+  out.distance = static_cast<float>(distance);
   return out;
 }
 

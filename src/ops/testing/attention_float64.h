@@ -21,7 +21,6 @@ struct AttentionSpace {
   double scale = 1.0;
   double softcap = 0;
   std::vector<double> slopes = {};
-  std::int64_t distance_step = 1, distance_offset = 0;
   // The factor of the probability of a query row, a key row and a query head (dropout); empty: 1.
   std::function<double(std::int64_t row, std::int64_t key, std::int64_t head)> factor = {};
 
@@ -54,7 +53,7 @@ inline double distance_of(const AttentionSpace& space, std::int64_t row, std::in
   for (const Row& s : space.segments) {
     if (row < s[0] || row >= s[0] + s[1]) continue;
     const std::int64_t p = s[4] + row - s[0], r = s[5] + key - s[2];
-    return std::abs(static_cast<double>(space.distance_step * (p - r) + space.distance_offset));
+    return std::abs(static_cast<double>(p - r));
   }
   return std::numeric_limits<double>::quiet_NaN();
 }

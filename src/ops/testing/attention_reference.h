@@ -45,7 +45,6 @@ struct Problem {
   bool window_halves = false;
   double softcap = 0;
   Values slopes;  // float32 numbers
-  std::int64_t distance_step = 1, distance_offset = 0;
   DropoutProblem dropout;
 
   std::vector<StridedBlocks> blocks() const {
@@ -53,7 +52,7 @@ struct Problem {
   }
   double scale() const { return 0.7 / std::sqrt(static_cast<double>(d)); }
   AttentionSpace space() const {
-    AttentionSpace out{hq, hkv, d, segments, causal, window, scale(), softcap, slopes, distance_step, distance_offset};
+    AttentionSpace out{hq, hkv, d, segments, causal, window, scale(), softcap, slopes};
     if (dropout.probability > 0) {
       out.factor = [&](std::int64_t row, std::int64_t key, std::int64_t head) {
         return dropout.factor(row, key, head);
@@ -164,8 +163,6 @@ inline AttentionCall call_args(World& world, const Problem& p, const Tensors& x,
           .scale = p.scale(),
           .softcap = p.softcap,
           .slopes = p.slopes.empty() ? TensorView() : world.in(DType::f32, {p.hq}, p.slopes),
-          .distance_step = p.distance_step,
-          .distance_offset = p.distance_offset,
           .dropout = dropout_args(world, p.dropout)};
 }
 

@@ -36,7 +36,6 @@ class GatherCall : public nn::AttentionExchange::Call {
         tensors_(tensors),
         rows_(tensors.k.size(0)),
         head_dim_(tensors.k.size(2)) {
-    HAWSER_CHECK(!ctx.batch().striped, "gathered keys of token-striped sequences");
     if (mask.causal && mask.window == 1) return;  // every query sees its own key only
     const int heads = static_cast<int>(tensors.k.size(1));
     int groups = std::min(head_groups, heads);

@@ -34,7 +34,7 @@ struct ContextCase {
   int ring() const { return mesh.context / mesh.context_heads; }
   std::int64_t missing() const { return accumulation > 1 ? 1 : 0; }  // sequences of a divisible global batch
   std::string text() const {
-    constexpr const char* kSplits[] = {"", ", by work", ", striped"};
+    constexpr const char* kSplits[] = {"", ", by work"};
     return cat(exchange == Exchange::ring ? "ring" : "all-gather", ", context ", mesh.context, " heads ",
                mesh.context_heads, " shard ", mesh.shard, ", ", nn::testing::text(policy), ", window ", mask.window,
                mask.causal ? "" : ", not causal", mask.distances ? ", ALiBi" : "", dropout > 0 ? ", dropout" : "",
@@ -60,7 +60,7 @@ models::ModelDescription description(const AttentionMask& mask, double softcap =
 void set_batch(const ContextCase& c, const models::Model& model, plan::Layout& layout) {
   layout.batch = testing::toy_batch(c.mesh.context, c.packed, c.mesh.context_heads);
   layout.batch.split = c.split;
-  if (c.split != Split::zigzag) layout.batch.chunks_per_rank = c.split == Split::by_work && c.ring() > 1 ? 4 : 1;
+  if (c.split == Split::by_work) layout.batch.chunks_per_rank = c.ring() > 1 ? 4 : 1;
   layout.batch.source_segments = c.exchange == Exchange::ring;
   plan::set_masks(layout.batch, model);
   plan::set_bounds(layout);
@@ -184,27 +184,8 @@ TEST(ContextExchange, GradientsAreThoseOfOneRankWithoutACausalMask) {
   }
 }
 
-TEST(ContextExchange, GradientsOfStripedTokensAreThoseOfOneRank) {
-  for (const comm::MeshSizes& mesh : meshes()) {
-    for (const std::int64_t window : {0, 1, 2, 3, 9, 62}) {
-      ContextCase c{.mesh = mesh, .policy = kDelayed, .mask = {.window = window}, .split = Split::striped};
-      c.accumulation = 3;
-      c.in_flight = 2;
-      expect_one_ranks_gradients(c);
-    }
-    ContextCase c{.mesh = mesh, .policy = kFull, .mask = {.causal = false}, .split = Split::striped};
-    expect_one_ranks_gradients(c);
-    c.packed = false;
-    c.random_delay_s = 0.0005;
-    expect_one_ranks_gradients(c);
-    c.mask = {.window = 9};
-    expect_one_ranks_gradients(c);
-    expect_one_ranks_training({.mesh = mesh, .policy = kFull, .mask = {.window = 9}, .split = Split::striped});
-  }
-}
-
 // Slopes are those of the heads that a rank computes, and distances those of the sequence: in gathered keys, in keys
-// that move by chunk, with and without a window, and in stripes.
+// that move by chunk, with and without a window.
 TEST(ContextExchange, GradientsWithAlibiAreThoseOfOneRank) {
   if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
   for (const comm::MeshSizes& mesh : meshes()) {
@@ -214,9 +195,6 @@ TEST(ContextExchange, GradientsWithAlibiAreThoseOfOneRank) {
         ContextCase c{.mesh = mesh, .exchange = exchange, .policy = kFull, .mask = mask, .softcap = 0.5};
         c.split = Split::by_work;
         expect_one_ranks_gradients(c);
-        if (exchange == Exchange::all_gather || (mask.window > 0 && !mask.causal)) continue;
-        c.split = Split::striped;
-        expect_one_ranks_gradients(c);
       }
     }
     expect_one_ranks_gradients({.mesh = mesh, .mask = {.distances = true}, .packed = false, .softcap = 0.5});
@@ -224,7 +202,7 @@ TEST(ContextExchange, GradientsWithAlibiAreThoseOfOneRank) {
 }
 
 // Each pair of rows of a sequence draws one number in each head of the model, in gathered keys, in keys that move by
-// chunk, in stripes, and on the ranks of some heads, in forward, recompute and backward.
+// chunk, and on the ranks of some heads, in forward, recompute and backward.
 TEST(ContextExchange, DropoutTrainsLikeOneRank) {
   if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
   constexpr double kDropout = 0.3;
@@ -236,7 +214,6 @@ TEST(ContextExchange, DropoutTrainsLikeOneRank) {
     expect_one_ranks_training(c);
     c.policy = kDelayed;
     c.mask = {.window = 9};
-    c.split = Split::striped;
     expect_one_ranks_training(c);
   }
 }
@@ -343,7 +320,7 @@ TEST(ContextExchange, PlansWhatExchangesSave) {
   }
 }
 
-TEST(ContextExchange, HeadsOverRanksAndStripesNeedASeamOfTheirOwn) {
+TEST(ContextExchange, HeadsOverRanksNeedASeamOfTheirOwn) {
   const models::Model model(testing::toy_description());
   plan::Layout layout = testing::toy_layout({.context = 4, .context_heads = 2}, model);
   const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(0));
@@ -352,11 +329,6 @@ TEST(ContextExchange, HeadsOverRanksAndStripesNeedASeamOfTheirOwn) {
   plan::make_seams(layout, *mesh);
   layout.batch.context_heads = 1;
   EXPECT_THROW(plan::make_seams(layout, *mesh), InternalError);
-  layout = testing::toy_layout({.context = 4}, model);
-  const auto ring = comm::make_meta_mesh(layout.mesh, Rank(0));
-  plan::make_seams(layout, *ring);
-  layout.batch.split = Split::striped;
-  EXPECT_THROW(plan::make_seams(layout, *ring), InternalError);
 }
 
 // Masks whose windows end in a chunk, at its end, after it, and after the sequence.
@@ -377,10 +349,7 @@ ContextCase with_options(ContextCase c, std::size_t policy, std::size_t mask) {
   c.saves = mask % 2 == 0;
   c.packed = (policy + 2 * mask) % 3 != 0;
   c.random_delay_s = (policy + mask) % 5 == 0 ? 0.0005 : 0;
-  constexpr std::array kSplits = {Split::striped, Split::zigzag, Split::by_work};
-  c.split = kSplits[(policy + mask) % 3];
-  const bool stripes = c.exchange == Exchange::ring && (c.mask.causal || c.mask.window == 0);
-  if (c.split == Split::striped && !stripes) c.split = Split::by_work;
+  c.split = (policy + mask) % 3 == 1 ? Split::zigzag : Split::by_work;
   return c;
 }
 

@@ -69,12 +69,12 @@ TEST(ContextParts, NameTheirHeadsAndRows) {
   const int world = the_world->size();
   if (world == 1 || world > 4) return;
   for (int degree = 1; degree <= world; degree *= 2) {
-    for (const Split split : {Split::zigzag, Split::by_work, Split::striped}) {
+    for (const Split split : {Split::zigzag, Split::by_work}) {
       const models::Model model(testing::toy_description());
       plan::Layout layout = testing::toy_layout({.context = world, .context_heads = degree}, model);
       layout.batch.masks = {{{.causal = true}, 0.4}, {{.causal = false}, 0.3}, {{.causal = true, .window = 9}, 0.3}};
       layout.batch.split = split;
-      if (split != Split::zigzag) layout.batch.chunks_per_rank = split == Split::by_work && degree < world ? 4 : 1;
+      if (split == Split::by_work) layout.batch.chunks_per_rank = degree < world ? 4 : 1;
       layout.batch.source_segments = layout.batch.all_row_ids = true;
       plan::set_bounds(layout);
       const auto mesh = rank_mesh(layout.mesh);
@@ -83,9 +83,7 @@ TEST(ContextParts, NameTheirHeadsAndRows) {
         exchanges.push_back(std::make_shared<nn::AttentionExchange>());
       } else {
         exchanges.push_back(std::make_shared<testing::RingExchange>(mesh->context_ring()));
-        if (split != Split::striped) {
-          exchanges.push_back(std::make_shared<parallel::AllGatherExchange>(mesh->context_ring(), 2));
-        }
+        exchanges.push_back(std::make_shared<parallel::AllGatherExchange>(mesh->context_ring(), 2));
       }
       for (std::size_t i = 0; i < exchanges.size(); ++i) {
         for (const auto& [mask, share] : layout.batch.masks) {

@@ -1,7 +1,7 @@
 // A model whose parameters have domains that do not fit the mesh is rejected before anything runs. One rank plans.
 #include "support/tensor_parallel.h"
+#include "support/token_exchange.h"
 #include "support/toy_slices.h"
-#include "support/two_level_exchange.h"
 #include "toy_training.h"
 
 namespace hawser {
@@ -31,7 +31,7 @@ std::string rejection(const models::ModelDescription& part, const comm::MeshSize
   layout.sequence_parallel = sequence_parallel;
   plan::set_bounds(layout);
   layout.replace_seams = [&](nn::Seams& seams, comm::Mesh& groups) {
-    if (mesh.expert > 1) seams.tokens = testing::token_exchange(groups);
+    if (mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());
     if (mesh.tensor == 1) return;
     seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
     if (sequence_parallel) {

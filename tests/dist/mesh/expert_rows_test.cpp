@@ -12,9 +12,7 @@ class BoundedSteps {
   static constexpr std::int64_t kSequences = 6;  // of a rank
 
   explicit BoundedSteps(double bound, double fallback = 0, const ops::LossScaling& scaling = {})
-      : options_{.mesh = {.shard = the_world->size(),
-                          .expert = the_world->size(),
-                          .expert_node = the_world->size() == 4 ? 2 : 1},
+      : options_{.mesh = {.shard = the_world->size(), .expert = the_world->size()},
                  .policy = {.checkpointing = Checkpointing::selective},
                  .row_bound = bound,
                  .row_fallback = fallback},

@@ -11,8 +11,8 @@
 #include "nn/testing/context.h"
 #include "ops/moe/router.h"
 #include "support/tensor_parallel.h"
+#include "support/token_exchange.h"
 #include "support/toy_slices.h"
-#include "support/two_level_exchange.h"
 #include "toy_training.h"
 
 namespace hawser::testing {
@@ -31,10 +31,10 @@ struct Experts {
   bool in_flight() const { return policy.delay_weight_gradients && micro_batches > 1; }
   std::int64_t sequences() const { return 2LL * mesh.shard * mesh.replicate; }
   std::string text() const {
-    return cat("expert ", mesh.expert, mesh.expert_over_tensor ? " (over tensor)" : "", " on nodes of ",
-               mesh.expert_node, " of tensor ", mesh.tensor, " context ", mesh.context, " shard ", mesh.shard,
-               " replicate ", mesh.replicate, ", ", nn::testing::text(policy), ", micro-batches ", micro_batches,
-               ", pieces ", pieces, accumulation == GradientAccumulation::local ? ", local" : "",
+    return cat("expert ", mesh.expert, mesh.expert_over_tensor ? " (over tensor)" : "", " of tensor ", mesh.tensor,
+               " context ", mesh.context, " shard ", mesh.shard, " replicate ", mesh.replicate, ", ",
+               nn::testing::text(policy), ", micro-batches ", micro_batches, ", pieces ", pieces,
+               accumulation == GradientAccumulation::local ? ", local" : "",
                sequence_parallel ? ", sequence parallel" : "");
   }
 };
@@ -60,7 +60,7 @@ inline plan::Layout layout_of(const Experts& o, const models::Model& model) {
   layout.policies.assign(layout.policies.size(), o.policy);
   layout.in_flight = o.in_flight() ? 2 : 1;
   layout.replace_seams = [o](nn::Seams& seams, comm::Mesh& groups) {
-    if (o.mesh.expert > 1) seams.tokens = token_exchange(groups, o.pieces);
+    if (o.mesh.expert > 1) seams.tokens = std::make_shared<PiecesExchange>(groups.expert(), o.pieces);
     if (o.mesh.tensor == 1) return;
     seams.tensor_reduce = std::make_shared<TensorSums>(groups.tensor());
     if (o.sequence_parallel) {

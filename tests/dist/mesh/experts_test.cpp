@@ -169,19 +169,18 @@ TEST(ExpertRanks, WithTensorRanksTrainLikeOneRank) {
   }
 }
 
-// Two nodes of two ranks, which have different experts: over shards, over context, or over tensor ranks, which route
-// different rows with sequence parallelism. The last two have two ranks with the same experts.
-TEST(ExpertRanks, OverNodesAndTensorRanksTrainLikeOneRank) {
-  if (the_world->size() != 4) GTEST_SKIP() << "two nodes of two ranks";
+// Four ranks, which have different experts: over shards, over context, or over tensor ranks, which route different rows
+// with sequence parallelism. The last two cases have two ranks with the same experts.
+TEST(ExpertRanks, OverShardsContextAndTensorRanksTrainLikeOneRank) {
+  if (the_world->size() != 4) GTEST_SKIP() << "meshes of four ranks";
   const models::ModelDescription whole = testing::toy_with_experts(kExperts);
-  std::vector<Experts> cases(6, {.micro_batches = 2});
-  cases[0].mesh = {.shard = 4, .expert = 4, .expert_node = 2};
-  cases[1].mesh = {.context = 2, .shard = 2, .expert = 4, .expert_node = 2};
-  cases[2].mesh = {.tensor = 2, .shard = 2, .expert = 4, .expert_over_tensor = true, .expert_node = 2};
-  cases[3].mesh = {.tensor = 2, .shard = 2, .expert = 4, .expert_over_tensor = true};
-  cases[4].mesh = {.tensor = 2, .shard = 2, .expert = 2, .expert_over_tensor = true};
-  cases[5].mesh = {.tensor = 2, .context = 2, .expert = 2, .expert_over_tensor = true};
-  cases[0].policy = cases[3].policy = kFullDelayed;
+  std::vector<Experts> cases(5, {.micro_batches = 2});
+  cases[0].mesh = {.shard = 4, .expert = 4};
+  cases[1].mesh = {.context = 2, .shard = 2, .expert = 4};
+  cases[2].mesh = {.tensor = 2, .shard = 2, .expert = 4, .expert_over_tensor = true};
+  cases[3].mesh = {.tensor = 2, .shard = 2, .expert = 2, .expert_over_tensor = true};
+  cases[4].mesh = {.tensor = 2, .context = 2, .expert = 2, .expert_over_tensor = true};
+  cases[0].policy = cases[2].policy = kFullDelayed;
   cases[0].pieces = cases[2].pieces = 2;
   cases[1].row_bound = 4;  // not exceeded
   for (Experts& o : cases) {

@@ -11,40 +11,31 @@ using testing::Tensors;
 using namespace testing::fp8_experts;
 
 // Counts the matrices that are dispatched in FP8 and in the compute dtype.
-template <class Exchange>
-class WatchedRows : public Exchange {
+class WatchedRows : public testing::PiecesExchange {
  public:
-  template <class... Arguments>
-  explicit WatchedRows(std::array<int, 2>& counts, Arguments&&... arguments)
-      : Exchange(std::forward<Arguments>(arguments)...), counts_(counts) {}
+  WatchedRows(std::array<int, 2>& counts, comm::Group& group, int pieces, bool quantized_rows)
+      : PiecesExchange(group, pieces, quantized_rows), counts_(counts) {}
   std::unique_ptr<nn::TokenExchange::Dispatch> dispatch(nn::LayerContext& ctx, const nn::TokenExchange::Routing& r,
                                                         const TensorView& x,
                                                         nn::TokenExchange::Weights weights) override {
     ++counts_[is_fp8(x.dtype()) ? 0 : 1];
-    return Exchange::dispatch(ctx, r, x, weights);
+    return PiecesExchange::dispatch(ctx, r, x, weights);
   }
 
  private:
   std::array<int, 2>& counts_;
 };
 
-// The bits of rows that are sent in the compute dtype and rounded where they arrive, scales included, by one hop or
-// two.
+// The bits of rows that are sent in the compute dtype and rounded where they arrive, scales included.
 TEST(Fp8ExpertRows, HaveTheBitsOfRowsThatAreRoundedThere) {
   if (the_world->size() > 4 || the_world->size() == 1) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
-  const bool nodes = the_world->size() == 4;
-  comm::MeshSizes mesh{.shard = the_world->size(), .expert = the_world->size()};
-  if (nodes) mesh.expert_node = 2;
+  const comm::MeshSizes mesh{.shard = the_world->size(), .expert = the_world->size()};
   const models::Model model = model_of(mesh);
   std::array<int, 2> sent = {};
   const auto layout = [&](Fp8Scaling scaling, bool quantized_rows) {
     plan::Layout out = layout_of(model, mesh, {.scaling = scaling, .saturation_limit = 1}, 2);
-    out.replace_seams = [&sent, nodes, quantized_rows](nn::Seams& seams, comm::Mesh& groups) {
-      if (nodes) {
-        seams.tokens = std::make_shared<WatchedRows<testing::TwoLevelExchange>>(sent, groups, 2, quantized_rows);
-      } else {
-        seams.tokens = std::make_shared<WatchedRows<testing::PiecesExchange>>(sent, groups.expert(), 2, quantized_rows);
-      }
+    out.replace_seams = [&sent, quantized_rows](nn::Seams& seams, comm::Mesh& groups) {
+      seams.tokens = std::make_shared<WatchedRows>(sent, groups.expert(), 2, quantized_rows);
     };
     return out;
   };
@@ -63,7 +54,7 @@ TEST(Fp8ExpertRows, HaveTheBitsOfRowsThatAreRoundedThere) {
                                     {Checkpointing::selective, true},
                                     {Checkpointing::gate_up, false},
                                     {Checkpointing::full, true}}) {
-    if (nodes && way != Checkpointing::full) continue;
+    if (the_world->size() == 4 && way != Checkpointing::full) continue;
     EXPECT_TRUE(run(true, way, delays) == expected) << static_cast<int>(way) << (delays ? ", delayed" : "");
     EXPECT_GE(sent[0], 2 * 2 * 3);  // of each step and layer: x twice, for the gradient of a weight, too, and dy once
   }

@@ -8,8 +8,8 @@
 #include "engine/fp8_exclusions.h"
 #include "nn/precision/fp8_scaling.h"
 #include "support/tensor_parallel.h"
+#include "support/token_exchange.h"
 #include "support/toy_slices.h"
-#include "support/two_level_exchange.h"
 #include "toy_training.h"
 
 namespace hawser::testing::fp8_experts {
@@ -90,7 +90,7 @@ inline plan::Layout layout_of(const models::Model& model, const comm::MeshSizes&
   layout.sequence_parallel = mesh.tensor > 1;
   plan::set_bounds(layout);
   layout.replace_seams = [mesh, pieces, quantized_rows](nn::Seams& seams, comm::Mesh& groups) {
-    if (mesh.expert > 1) seams.tokens = token_exchange(groups, pieces, quantized_rows);
+    if (mesh.expert > 1) seams.tokens = std::make_shared<PiecesExchange>(groups.expert(), pieces, quantized_rows);
     if (mesh.tensor == 1) return;
     seams.tensor_reduce = std::make_shared<TensorSums>(groups.tensor());
     seams.redistribute = std::make_shared<SequenceParallel>(groups.tensor());

@@ -7,8 +7,8 @@
 #include "ops/moe/router.h"
 #include "support/pipeline.h"
 #include "support/tensor_parallel.h"
+#include "support/token_exchange.h"
 #include "support/toy_slices.h"
-#include "support/two_level_exchange.h"
 #include "toy_training.h"
 
 namespace hawser {
@@ -87,7 +87,7 @@ plan::Layout layout_of(const Staged& c, const models::Model& model) {
                                                         : testing::one_forward_one_backward_of(stages);
   }
   layout.replace_seams = [c](nn::Seams& seams, comm::Mesh& groups) {
-    if (c.mesh.expert > 1) seams.tokens = testing::token_exchange(groups, 2);
+    if (c.mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert(), 2);
     if (c.mesh.tensor == 1) return;
     seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
     if (c.sequence_parallel) {

@@ -85,7 +85,7 @@ void expect_there_and_back(int pieces, const std::vector<std::vector<double>>& c
       .counts = ctx.make(DType::i32, {2, kExperts}),
       .expert_offsets = ctx.make(DType::i32, {pieces, sizes.piece_experts() + 1}),
       .token_rows = ctx.make(DType::i32, {sizes.expert_rows(), 1}),
-      .state = ctx.make(DType::i32, {sizes.state()})};
+      .state = ctx.make(DType::i32, {sizes.options.state})};
   ops::expert_plan(ctx.compute(), {.experts = routing.experts,
                                    .offsets = routing.offsets,
                                    .rows = routing.rows,
