@@ -59,7 +59,7 @@ TEST(Fp8Blocks, ChooseTheFormatsOfALayout) {
   ASSERT_EQ(problems.lines(), "");
   const models::Model& model = *open.model;
   for (const nn::Flat& flat : model.flats()) {
-    EXPECT_EQ(flat.spec().gathered == DType::f8e4m3, flat.spec().scaling == nn::Scaling::tensor) << flat.name();
+    EXPECT_EQ(flat.spec().gathered == DType::f8e4m3, flat.spec().scaled) << flat.name();
   }
   Recipe own = recipe;
   own.data.sequence_length = 25;
@@ -209,7 +209,7 @@ TEST(Fp8Blocks, ExcludedLinearsAreNotInFp8) {
   std::vector<std::string> in_fp8, sites;
   for (const nn::Flat& flat : model.flats()) {
     for (const nn::Param& param : flat.params()) {
-      if (flat.spec().scaling != nn::Scaling::none) in_fp8.push_back(param.segments.front().name);
+      if (flat.spec().scaled) in_fp8.push_back(param.segments.front().name);
     }
   }
   for (const step::ScaledSite& site : plan::scaled_sites(layout)) {
@@ -283,7 +283,7 @@ TEST(Fp8Blocks, ExpertsAreInFp8) {
       const nn::Param& param = flat.params()[static_cast<std::size_t>(place.index)];
       if (param.matrices == 0) continue;
       EXPECT_EQ(param.matrices, 4);
-      EXPECT_EQ(flat.scale_shape(place.index), (Shape{4}));
+      EXPECT_EQ(flat.params()[static_cast<std::size_t>(place.index)].parts(), 4);
       EXPECT_EQ(flat.spec().gathered, DType::f8e4m3);
       ++experts;
     }
@@ -313,7 +313,7 @@ TEST(Fp8Blocks, AnAdaptersBaseIsInFp8) {
   int in_fp8 = 0, adapters = 0;
   for (const nn::Flat& flat : open.model->flats()) {
     const bool fp8 = step::quantizes_loaded_weights(flat.spec());
-    EXPECT_EQ(flat.spec().scaling != nn::Scaling::none, fp8);
+    EXPECT_EQ(flat.spec().scaled, fp8);
     for (const nn::Param& param : flat.params()) {
       const bool adapter = models::is_lora_tensor(param.segments.front().name);
       EXPECT_EQ(flat.spec().trainable, adapter) << param.name;

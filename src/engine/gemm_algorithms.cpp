@@ -36,10 +36,9 @@ class Lister {
     const DType act = spec.gathered == DType::f32 ? DType::f32 : layout_.compute;
     const bool each = layout_.parts() > 1 && layout_.accumulation == GradientAccumulation::sharded;
     const DType gradient = each && act != DType::f32 ? layout_.reduce_dtype : DType::f32;  // see nn::layer_gemm
-    HAWSER_CHECK(spec.scaling <= nn::Scaling::tensor, name, ": no GEMM reads these scales");
     const DType read = spec.packed() ? act : spec.gathered.value_or(act);
     GemmShape of_weight{.in_a = act, .in_b = read, .out = act, .count = times};
-    if (spec.scaling != nn::Scaling::none) of_weight.scaling_b = ops::ScaleKind::one;
+    if (spec.scaled) of_weight.scaling_b = ops::ScaleKind::one;
     const GemmShape of_gradient{.transpose_a = true, .in_a = act, .in_b = act, .out = gradient, .gradient = true};
     GemmShape y = of_weight, dx = of_weight, dw = of_gradient;
     const bool blocks = spec.quantized_on_use;

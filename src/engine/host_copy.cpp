@@ -55,7 +55,7 @@ std::vector<StatePart> state_parts(Session& session, StateScope scope) {
     if (!flat.held || (!scope.frozen && !session.model().flat(f).spec().changes())) continue;
     add(f, "", flat.stored);
     if (!flat.scales.empty() && (scope.scales || !flat.quantized)) {
-      add(f, "scale/", flat.scales, nn::scale_extent(session.model().flat(f).spec().scaling));
+      add(f, "scale/", flat.scales, nn::kScaleExtent);
     }
     if (!scope.optimizer || flat.slots.empty()) continue;
     const std::vector<optim::StateSlot> slots = kind->slots(session.model().flat(f));

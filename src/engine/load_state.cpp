@@ -36,7 +36,7 @@ void load_and_quantize(Session& session, checkpoint::Checkpoint& checkpoint, int
   session.load_quantized(flat, view);
 }
 
-// Values that have the names of several tensors (nn::Extent::Kind::parameter and part): each tensor's is read on its
+// Values that have the names of several tensors (nn::Extent::Kind::part): each tensor's is read on its
 // own, and the largest becomes the state's.
 class SharedValues {
  public:

@@ -32,16 +32,11 @@ std::vector<int> kept_dims(int rank, Kind kind) {
   return dims;
 }
 
-// How many indices of dim `dim` of a tensor share a value.
-std::int64_t unit_of(const Extent& extent, int dim, int rank) {
-  if (extent.kind != Kind::tile || dim < rank - 2) return 1;
-  return dim == rank - 1 ? extent.block : extent.tile_rows();
-}
-
+// One value for each row, column or matrix of a tensor.
 Shape values_shape(const Shape& tensor, const Extent& extent) {
   Shape shape;
   for (const int dim : kept_dims(tensor.rank(), extent.kind)) {
-    shape.push_back(dim < 0 ? 1 : ceil_div(tensor[dim], unit_of(extent, dim, tensor.rank())));
+    shape.push_back(dim < 0 ? 1 : tensor[dim]);
   }
   if (shape.rank() == 0) shape.push_back(1);
   return shape;
@@ -98,18 +93,6 @@ void expect_no_cut_block(const Param& param, std::int64_t block) {
   }
 }
 
-void expect_no_cut_tile(const Param& param, const Extent& extent) {
-  for (const Segment& segment : param.segments) {
-    if (!is_sliced(segment)) continue;
-    const Slice slice = range_slice(segment);
-    const Shape of = range_shape(segment);
-    const std::int64_t unit = unit_of(extent, slice.dim, of.rank()), end = slice.begin + slice.extent;
-    HAWSER_CHECK(slice.begin % unit == 0 && (end % unit == 0 || end == of[slice.dim]),
-                 slice_text(range_name(segment), slice, of), " cuts a tile of ", extent.tile_rows(), " x ",
-                 extent.block, " that shares a value");
-  }
-}
-
 // The tensor and slice of a segment, whose elements are blocks of `block`.
 Segment in_blocks(Segment segment, std::int64_t block) {
   if (block == 1) return segment;
@@ -128,9 +111,8 @@ Segment in_blocks(Segment segment, std::int64_t block) {
   return segment;
 }
 
-// The part of a parameter that a segment is in, of those with a value of `parameter` or `part`.
-std::int64_t part_of(const Param& param, const Segment& segment, Kind kind) {
-  if (kind == Kind::parameter) return 0;
+// The part of a parameter that a segment is in.
+std::int64_t part_of(const Param& param, const Segment& segment) {
   const std::int64_t rows = std::max<std::int64_t>(1, param.shape[0] / param.parts()), part = segment.row / rows;
   HAWSER_CHECK(param.matrices == 0 || segment.row + segment.rows <= (part + 1) * rows, segment.name,
                ": in two parts of ", param.name);
@@ -152,10 +134,10 @@ class Lister {
   std::vector<NamedState> list() {
     if (extent_.sharded()) {
       blocks();
-    } else if (extent_.kind == Kind::parameter || extent_.kind == Kind::part) {
+    } else if (extent_.kind == Kind::part) {
       std::int64_t at = 0;
       for (int p = 0; p < static_cast<int>(flat_.params().size()); ++p) {
-        const std::int64_t own = extent_shape(param(p), extent_).elements();
+        const std::int64_t own = param(p).parts();
         parameter(p, values_.rows(at, own));
         at += own;
       }
@@ -196,13 +178,12 @@ class Lister {
     const bool saves = holds(flat_.offset(p)) && (!is_sliced(first) || range_slice(first).begin == 0);
     const Segment* begin = nullptr;  // of the part
     for (const Segment& segment : of.segments) {
-      const std::int64_t part = part_of(of, segment, extent_.kind);
-      if (begin == nullptr || part != part_of(of, *begin, extent_.kind)) begin = &segment;
+      const std::int64_t part = part_of(of, segment);
+      if (begin == nullptr || part != part_of(of, *begin)) begin = &segment;
       const std::string name = range_name(segment);
       NamedState& to = state(name, {1});
       to.former_names.clear();
-      for (const std::string& former :
-           {extent_.kind == Kind::part && of.matrices > 0 ? begin->name : of.name, segment.name}) {
+      for (const std::string& former : {of.matrices > 0 ? begin->name : of.name, segment.name}) {
         const bool known = !to.former_names.empty() && to.former_names.back() == prefix_ + former;
         if (former != name && !known) to.former_names.push_back(prefix_ + former);
       }
@@ -240,38 +221,14 @@ class Lister {
 
 }  // namespace
 
-Extent scale_extent(Scaling scaling) {
-  HAWSER_CHECK(scaling != Scaling::none, "the extent of no scales");
-  if (scaling == Scaling::tensor) return {.kind = Kind::part};
-  return {.kind = Kind::tile, .block = kScalingBlock, .rows = scaling == Scaling::row ? 1 : 0};
-}
-
-Shape extent_shape(const Param& param, const Extent& extent) {
-  if (extent.kind == Kind::parameter) return {1};
-  if (extent.kind == Kind::part) return {param.parts()};
-  HAWSER_CHECK(extent.kind == Kind::tile && extent.block > 0 && param.shape.rank() == 2, param.name,
-               ": values for tiles of ", param.shape.text());
-  expect_no_cut_tile(param, extent);
-  std::int64_t rows = 0;
-  for (const Segment& segment : param.segments) {
-    const Shape tiles = values_shape(segment_shape(segment), extent);
-    rows += tiles.elements() / std::max<std::int64_t>(1, tiles[tiles.rank() - 1]);
-  }
-  // All tensor ranks have as many values.
-  const std::int64_t last = param.segments.empty() ? 0 : param.segments[param.segments.size() - 1].rows;
-  rows += ceil_div(last + param.padding, extent.tile_rows()) - ceil_div(last, extent.tile_rows());
-  return {rows, ceil_div(param.shape[1], extent.block)};
-}
-
 std::vector<ExtentPart> extent_parts(const Flat& flat, const Extent& extent) {
-  HAWSER_CHECK(!extent.sharded() && extent.kind != Kind::parameter && extent.kind != Kind::part, flat.name(),
-               ": parts of another extent than row, column, matrix or tile");
+  HAWSER_CHECK(!extent.sharded() && extent.kind != Kind::part, flat.name(),
+               ": parts of another extent than row, column or matrix");
   std::vector<ExtentPart> parts;
   std::map<Range, std::vector<std::size_t>> known;  // earlier parts of the same tensor
   std::int64_t first = 0, sum_first = 0;
   for (std::size_t p = 0; p < flat.params().size(); ++p) {
     const Param& param = flat.params()[p];
-    const std::int64_t start = first;
     for (std::size_t s = 0; s < param.segments.size(); ++s) {
       const Segment& segment = param.segments[s];
       const Slice slice = range_slice(segment);
@@ -285,15 +242,14 @@ std::vector<ExtentPart> extent_parts(const Flat& flat, const Extent& extent) {
                       .sum_first = sum_first};
       part.offset = zeros_like(part.shape);
       for (std::size_t d = 0; d < dims.size(); ++d) {
-        if (slice.extent > 0 && dims[d] == slice.dim)
-          part.offset[static_cast<int>(d)] = slice.begin / unit_of(extent, dims[d], rank);
+        if (slice.extent > 0 && dims[d] == slice.dim) part.offset[static_cast<int>(d)] = slice.begin;
       }
       bool shared = false;
       std::vector<std::size_t>& others = known[range_of(segment)];
       for (const std::size_t i : others) {
         const ExtentPart& other = parts[i];
         part.sum_first = other.sum_first;
-        if (extent.kind == Kind::tile || !(other.shape == part.shape && other.offset == part.offset)) continue;
+        if (!(other.shape == part.shape && other.offset == part.offset)) continue;
         shared = true;
         part.first = other.first;
       }
@@ -303,7 +259,6 @@ std::vector<ExtentPart> extent_parts(const Flat& flat, const Extent& extent) {
       parts.push_back(part);
     }
     first += padding_values(param, extent.kind);
-    if (extent.kind == Kind::tile) first = start + extent_shape(param, extent).elements();
   }
   return parts;
 }
@@ -325,11 +280,9 @@ std::int64_t extent_count(const Flat& flat, const Extent& extent, std::int64_t c
                    extent.block, " elements in shards of multiples of ", flat.spec().grain);
       for (const Param& param : flat.params()) expect_no_cut_block(param, extent.block);
       return count / extent.block;
-    case Kind::tile:
-    case Kind::parameter:
     case Kind::part: {
       std::int64_t all = 0;
-      for (const Param& param : flat.params()) all += extent_shape(param, extent).elements();
+      for (const Param& param : flat.params()) all += param.parts();
       return all;
     }
     default: {
@@ -344,15 +297,14 @@ std::int64_t extent_count(const Flat& flat, const Extent& extent, std::int64_t c
 }
 
 std::int64_t saved_count(const Flat& flat, const Extent& extent) {
-  const bool of_parameters = extent.kind == Kind::parameter || extent.kind == Kind::part;
-  if (!extent.sharded() && !of_parameters) return sum_count(flat, extent);
+  if (!extent.sharded() && extent.kind != Kind::part) return sum_count(flat, extent);
   std::int64_t all = 0;
   std::set<Range> known;  // a tensor may be several segments
   for (const Param& param : flat.params()) {
     for (const Segment& segment : param.segments) {
       if (!known.insert(range_of(segment)).second) continue;
       const std::int64_t block = extent.kind == Kind::block ? extent.block : 1;
-      all += of_parameters ? 1 : ceil_div(range_shape(segment).elements(), block);
+      all += extent.kind == Kind::part ? 1 : ceil_div(range_shape(segment).elements(), block);
     }
   }
   return all;

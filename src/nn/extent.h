@@ -3,8 +3,8 @@
 // A tensor here is a segment's global tensor, and a matrix is the last two dims of one: q, k and v of a fused parameter
 // are three, and so are three experts in one tensor. A tensor of one dim [n] counts as a matrix [1, n].
 //
-// Of a tensor with ranges of rows (Segment::range) each range counts as a tensor for row, column, matrix, tile,
-// parameter and part, on every mesh: q, k and v of a fused QKV. Tensor ranks with copies of key-value heads have those
+// Of a tensor with ranges of rows (Segment::range) each range counts as a tensor for row, column, matrix and part, on
+// every mesh: q, k and v of a fused QKV. Tensor ranks with copies of key-value heads have those
 // of q in a flat and those of k and v in another, and no value is of both. Such values have the name of their range,
 // "NAME[first row:end]", those of element and block the tensor's name.
 //
@@ -14,26 +14,19 @@
 //   row        one for each row of each matrix       [..., out]         all values of a flat's segments on each rank,
 //   column     one for each column of each matrix    [..., in]          so that any update of a shard can read them.
 //   matrix     one for each matrix                   [...], or [1]      A rank must compute the same bits as all others
-//   tile       one for each tile of each matrix      [..., out/h, in/w] that have the same value. Parameters with tiles
-//              (rounded up: those at the ends may be smaller)           have rank 2
-//   parameter  one for each parameter of the rank    [1]
-//   part       one for each of Param::parts()        [parts]
+//   part       one for each of Param::parts()        [parts]            that have the same value
 //
 // Of a sliced tensor a rank has the values of its slice: its own rows, if rows are sliced, but the value of a complete
 // row, if columns are. Checkpoints have the values of the global tensor, under its name; so what a mesh has saved, any
 // other loads, whichever tensors it has together in one parameter and whatever it slices.
 //
-// Blocks are those of the global tensor, tiles those of it or of its ranges. No slice may cut one, and in a parameter
-// each segment begins with a block: so does each range of a fused QKV.
-//   tile   a slice of rows (of columns) begins and ends at multiples of the tile's, or at the end of the matrix
-//   block  the rows of the tensor, its last dim, are whole blocks, and so are those of the slice; or dim 0 is sliced,
-//          and the slice begins and ends at a multiple of `block` elements, or at the end of the tensor
-// extent_shape() and extent_count() throw InternalError otherwise: a Flat with such scales is not made, nor, before it
-// reserves memory, a step::ModelState with such slots.
+// Blocks are those of the global tensor. No slice may cut one, and in a parameter each segment begins with a block: so
+// does each range of a fused QKV. The rows of the tensor, its last dim, are whole blocks, and so are those of the slice;
+// or dim 0 is sliced, and the slice begins and ends at a multiple of `block` elements, or at the end of the tensor.
+// extent_count() throws InternalError otherwise, before a step::ModelState with such slots reserves memory.
 //
-// parameter and part depend on the mesh, which decides what is one parameter: an optimizer that is to train equally on
-// every mesh has matrix. float32 or bf16. Checkpoints have the value once for each tensor of the parameter or part, as
-// [1]. If these differ as they are loaded, since each was of another parameter, the value becomes the largest one: of
+// part depends on the mesh, which decides what is one parameter: an optimizer that is to train equally on every mesh has
+// matrix. float32 or bf16. Checkpoints have the value once for each tensor of the part, as [1]. If these differ as they are loaded, since each was of another parameter, the value becomes the largest one: of
 // scales that follow from amaxes, it is that of all the tensors together. The scales of frozen weights, which are a
 // part of their values, must be equal (engine::load).
 #pragma once
@@ -46,18 +39,16 @@
 namespace hawser::nn {
 
 struct Extent {
-  enum class Kind { element, block, row, column, matrix, tile, parameter, part };
+  enum class Kind { element, block, row, column, matrix, part };
   Kind kind = Kind::element;
-  std::int64_t block = 0;  // block: elements; tile: columns, and rows unless `rows` is given
-  std::int64_t rows = 0;   // tile: its rows, if it is not square
+  std::int64_t block = 0;  // of Kind::block: its elements
 
-  std::int64_t tile_rows() const { return rows > 0 ? rows : block; }
   bool sharded() const { return kind == Kind::element || kind == Kind::block; }
   bool operator==(const Extent&) const = default;
 };
 
-// The extent of FlatSpec::scaling; not for Scaling::none.
-Extent scale_extent(Scaling scaling);
+// The scales of a flat with FlatSpec::scaled.
+constexpr Extent kScaleExtent{.kind = Extent::Kind::part};
 
 // Number of values that a rank has for `count` elements of the flat, its shard: of block, a part of a multiple of
 // FlatSpec::grain; of row to part, all of the flat, whatever `count` is.
@@ -65,13 +56,9 @@ std::int64_t extent_count(const Flat& flat, const Extent& extent, std::int64_t c
 // The same for all tensors of the flat, each complete and without gaps: what a checkpoint stores.
 std::int64_t saved_count(const Flat& flat, const Extent& extent);
 
-// tile, parameter, part: the values of one parameter. The tiles of a segment follow those of the one before, so that
-// this is [tiles of all segments one below another, tiles of a row]; rows of padding count to the last segment.
-Shape extent_shape(const Param& param, const Extent& extent);
-
-// row, column, matrix, tile: values [first, first + shape.elements()) belong to a segment, and are the box at `offset`
+// row, column, matrix: values [first, first + shape.elements()) belong to a segment, and are the box at `offset`
 // of those of the tensor (or range), which have shape `global`. Segments that have the same box of the same tensor
-// share values, but of tile. `sum_first`: the place of the tensor's values in a list of those of all tensors of the
+// share values. `sum_first`: the place of the tensor's values in a list of those of all tensors of the
 // flat, `sum_count` long, which is the same on all ranks (optim::Phase::sums).
 struct ExtentPart {
   int param = 0, segment = 0;
@@ -86,8 +73,8 @@ std::int64_t sum_count(const Flat& flat, const Extent& extent);
 // several ranks have, `everywhere` returns all of it, to load; otherwise that which this rank saves. Of a packed flat
 // (FlatSpec::packed), with Extent::Kind::element, the values are its blocks, and so are those of the tensors: [rows,
 // columns / kNf4Block]. Blocks of a tensor are such rows of blocks, if its rows are whole blocks, otherwise a list.
-// Of parameter and part, the boxes of several tensors have one view. Earlier versions saved these under the parameter's
-// name, or the tensor's if it has ranges: NamedState::former_names. Of row to tile, values of ranges have no such name.
+// Of part, the boxes of several tensors have one view. Earlier versions saved these under the parameter's name, or the
+// tensor's if it has ranges: NamedState::former_names. Of row to matrix, values of ranges have no such name.
 std::vector<NamedState> extent_states(const Flat& flat, const Extent& extent, std::int64_t begin, std::int64_t count,
                                       const TensorView& values, const std::string& prefix, bool everywhere);
 

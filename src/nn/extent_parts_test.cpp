@@ -37,30 +37,6 @@ TEST(Extent, OfPaddingIsAsManyOnEveryRank) {
   }
 }
 
-// Tiles are those of a range: the last of q is smaller, and k's begin anew.
-TEST(Extent, OfRangesHasTheirTiles) {
-  const Extent tiles{.kind = Kind::tile, .block = 4, .rows = 3};
-  const auto rows = [](std::int64_t row, std::int64_t count, std::int64_t begin, const FileForm::Rows& range) {
-    return row_segment("qk", row, count, {0, 8}, {begin, 7}, range);
-  };
-  const FileForm::Rows q{0, 4}, k{4, 3};
-  const Flat one("f", {}, {fused_param("qk", {rows(0, 4, 0, q), rows(4, 3, 4, k)}, {7, 8}, {}, true)});
-  EXPECT_EQ(extent_shape(one.params()[0], tiles), (Shape{2 + 1, 2}));
-  const ExtentPart of_k = extent_parts(one, tiles)[1];
-  EXPECT_EQ(of_k.global, (Shape{1, 2}));
-  EXPECT_EQ(of_k.offset, (Shape{0, 0}));
-  EXPECT_EQ(of_k.sum_first, 4);
-  const Flat cut("f", {}, {fused_param("qk", {rows(0, 2, 0, q), rows(2, 3, 4, k)}, {5, 8}, {}, true)});
-  try {
-    extent_count(cut, tiles, 128);
-    ADD_FAILURE() << "no error";
-  } catch (const InternalError& error) {
-    EXPECT_NE(std::string(error.what()).find("qk[0:4]: the slice [0, 2) of dim 0 of [4, 8] cuts a tile of 3 x 4"),
-              std::string::npos)
-        << error.what();
-  }
-}
-
 TEST(Extent, OfBlocksRejectsWhatCutsOne) {
   const Extent blocks{.kind = Kind::block, .block = 8};
   const auto error_of = [&](const Param& param) -> std::string {

@@ -130,83 +130,8 @@ TEST(Extent, OfBlocksIsNeverCutByAShard) {
   EXPECT_THROW(extent_count(Flat("g", {}, {}), blocks, 128), InternalError);
 }
 
-// Scales of tiles: two ranks with slices of rows, and two with slices of columns.
-TEST(Extent, OfTilesOfSlicesIsThatOfTheTensor) {
-  const FlatSpec spec{.scaling = Scaling::block};
-  const Extent tiles = scale_extent(Scaling::block);
-  Tensors saved;
-  for (int part = 0; part < 2; ++part) {
-    const auto rows = [&](const char* name, std::int64_t row, std::int64_t total) {
-      return row_segment(name, row, total / 2, {0, 130}, {.begin = part * total / 2, .total = total});
-    };
-    const Flat flat("f", spec,
-                    {fused_param("qk", {rows("q", 0, 512), rows("k", 256, 256)}, {384, 130}, {}, true),
-                     sliced_param("down", {128, 128}, 1, {.begin = part * 128, .total = 256}, {}, true)});
-    std::vector<float> values = counted(flat.scale_count(), static_cast<float>(100 * part));
-    EXPECT_EQ(values.size(), 6u + 1u);
-    EXPECT_EQ(saved_count(flat, tiles), 12 + 2);
-    assemble(saved, extent_states(flat, tiles, 0, flat.total(1), view_of(values), "scale/", false));
-  }
-  EXPECT_EQ(saved.at("scale/q"), (std::vector<float>{0, 1, 2, 3, 100, 101, 102, 103}));
-  EXPECT_EQ(saved.at("scale/k"), (std::vector<float>{4, 5, 104, 105}));
-  EXPECT_EQ(saved.at("scale/down"), (std::vector<float>{6, 106}));
-  EXPECT_THROW(Flat("f", spec, {sliced_param("up", {100, 8}, 0, {.begin = 100, .total = 200}, {}, true)}),
-               InternalError);
-  EXPECT_THROW(Flat("f", spec, {sliced_param("up", {100, 8}, 0, {.begin = 0, .total = 200}, {}, true)}), InternalError);
-}
-
-// Tiles of experts of three rows: the last of each has one, whichever experts are together, and padding has its own.
-TEST(Extent, OfTilesBeginsAnewWithEachSegment) {
-  const Extent tiles{.kind = Kind::tile, .block = 4, .rows = 2};
-  Tensors saved;
-  for (const auto& [first, count] : {std::pair{0, 2}, {2, 1}}) {
-    std::vector<Segment> segments;
-    for (int i = 0; i < count; ++i) segments.push_back({.name = cat("expert ", first + i), .row = 3 * i, .rows = 3});
-    const Flat flat("f", {},
-                    {fused_param("experts", std::move(segments), {3 * count, 6}, {}, true),
-                     sliced_param("head", {6, 4}, 0, {.begin = 6 * first, .total = 15}, {}, true)});
-    EXPECT_EQ(extent_shape(flat.params()[0], tiles), (Shape{2 * count, 2}));
-    EXPECT_EQ(extent_shape(flat.params()[1], tiles), (Shape{3, 1}));
-    EXPECT_EQ(extent_count(flat, tiles, 0), 4 * count + 3);
-    EXPECT_EQ(saved_count(flat, tiles), 4 * count + 8);
-    EXPECT_EQ(extent_parts(flat, tiles).back().sum_first, 4 * count);
-    std::vector<float> values = counted(4 * count + 3, static_cast<float>(10 * first));
-    for (const NamedState& state : extent_states(flat, tiles, 0, flat.total(1), view_of(values), "", false)) {
-      if (state.name != "head") assemble(saved, {state});
-      if (state.name == "head") {
-        EXPECT_EQ(state.boxes.at(0).extent, (Shape{first == 0 ? 3 : 2, 1}));
-      }
-    }
-  }
-  EXPECT_EQ(saved, (Tensors{{"expert 0", {0, 1, 2, 3}}, {"expert 1", {4, 5, 6, 7}}, {"expert 2", {20, 21, 22, 23}}}));
-}
-
-// Scales of parts of rows: slices need not begin at a multiple of 128 rows, but of columns.
-TEST(Extent, OfPartsOfRowsIsThatOfTheTensor) {
-  const FlatSpec spec{.scaling = Scaling::row};
-  const Extent tiles = scale_extent(Scaling::row);
-  Tensors saved;
-  for (int part = 0; part < 2; ++part) {
-    const Flat flat("f", spec,
-                    {fused_param("qk",
-                                 {row_segment("q", 0, 2, {0, 130}, {.begin = part * 2, .total = 4}),
-                                  row_segment("k", 2, 1, {0, 130}, {.begin = part, .total = 2})},
-                                 {3, 130}, {}, true),
-                     sliced_param("down", {2, 128}, 1, {.begin = part * 128, .total = 256}, {}, true)});
-    EXPECT_EQ(flat.scale_shape(0), (Shape{3, 2}));
-    std::vector<float> values = counted(flat.scale_count(), static_cast<float>(100 * part));
-    EXPECT_EQ(saved_count(flat, tiles), 12 + 4);
-    assemble(saved, extent_states(flat, tiles, 0, flat.total(1), view_of(values), "scale/", false));
-  }
-  EXPECT_EQ(saved.at("scale/q"), (std::vector<float>{0, 1, 2, 3, 100, 101, 102, 103}));
-  EXPECT_EQ(saved.at("scale/k"), (std::vector<float>{4, 5, 104, 105}));
-  EXPECT_EQ(saved.at("scale/down"), (std::vector<float>{6, 106, 7, 107}));
-  EXPECT_THROW(Flat("f", spec, {sliced_param("down", {2, 64}, 1, {.begin = 64, .total = 128}, {}, true)}),
-               InternalError);
-}
-
 TEST(Extent, OfAParameterIsSavedByOneRank) {
-  const Extent whole = scale_extent(Scaling::tensor);
+  const Extent whole = kScaleExtent;
   Tensors saved;
   for (int part = 0; part < 2; ++part) {
     const Flat flat("f", {}, half(part));
@@ -219,7 +144,7 @@ TEST(Extent, OfAParameterIsSavedByOneRank) {
 
 // Each expert's has the names of its segments, whichever experts are together on a rank.
 TEST(Extent, OfPartsHasTheNamesOfSegments) {
-  const Extent each = scale_extent(Scaling::tensor);
+  const Extent each = kScaleExtent;
   const auto experts = [](int first, int count) {
     std::vector<Segment> segments;
     for (int i = 0; i < count; ++i) {
@@ -274,9 +199,9 @@ std::vector<Param> attention(int part, bool fused) {
 // What tensors are together in a parameter differs between meshes, and so do slices, and what a parameter has of a fused
 // tensor. Each mesh saves the same tensors.
 TEST(Extent, DoesNotDependOnWhatIsOneParameter) {
-  const Extent blocks{.kind = Kind::block, .block = 16}, tiles{.kind = Kind::tile, .block = 4, .rows = 2};
+  const Extent blocks{.kind = Kind::block, .block = 16};
   const auto test = [](const Extent& extent, bool fused, std::size_t count_of_v) {
-    const bool one_each = extent.kind == Kind::part || extent.kind == Kind::parameter;
+    const bool one_each = extent.kind == Kind::part;
     const std::string all_of_v = fused ? "s/qkv" : "s/v", of_v = fused ? "s/qkv[20:24]" : "s/v";
     const Flat one("f", {}, attention(-1, fused));
     std::vector<float> values = counted(extent_count(one, extent, one.total(1)));
@@ -312,9 +237,7 @@ TEST(Extent, DoesNotDependOnWhatIsOneParameter) {
     test({.kind = Kind::row}, fused, 4);
     test({.kind = Kind::column}, fused, 8);
     test({.kind = Kind::matrix}, fused, 1);
-    test(tiles, fused, 4);
     test({.kind = Kind::part}, fused, 1);
-    test({.kind = Kind::parameter}, fused, 1);
   }
 }
 

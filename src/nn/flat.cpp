@@ -32,10 +32,8 @@ Flat::Flat(std::string name, FlatSpec spec, std::vector<Param> params)
   HAWSER_CHECK(spec.grain > 0 && spec.grain % kAlignmentElements == 0, name_, ": a grain of ", spec.grain);
   HAWSER_CHECK(!spec.partial_gradient || spec.domain != Domain::sliced, name_, ": partial gradients of a ",
                to_string(spec.domain), " flat");
-  HAWSER_CHECK(!spec.quantized_on_use || (spec.scaling == Scaling::none && !spec.transposed), name_,
+  HAWSER_CHECK(!spec.quantized_on_use || (!spec.scaled && !spec.transposed), name_,
                ": quantized where it is read, but with scales or transposed");
-  HAWSER_CHECK(!spec.transposed || spec.scaling == Scaling::none || spec.scaling == Scaling::tensor, name_,
-               ": transposed matrices with scales of blocks are not supported yet");
   static_assert(kAlignmentElements % kNf4Block == 0);
   HAWSER_CHECK(!spec.packed() || (!spec.changes() && spec.stored.value_or(DType::nf4) == DType::nf4 && !spec.fp8() &&
                                   !spec.transposed),
@@ -50,20 +48,13 @@ Flat::Flat(std::string name, FlatSpec spec, std::vector<Param> params)
                  param.name, " ", param.shape.text(), ": ", param.matrices, " matrices");
     offsets_.push_back(used_);
     used_ += round_up(param.elements(), spec.grain);
-    const bool scales = spec.scaling != Scaling::none;
-    scale_offsets_.push_back(scale_offsets_.back() +
-                             (scales ? scale_shape(static_cast<int>(offsets_.size()) - 1).elements() : 0));
+    scale_offsets_.push_back(scale_offsets_.back() + (spec.scaled ? param.parts() : 0));
   }
 }
 
-Shape Flat::scale_shape(int param) const {
-  return extent_shape(params_[static_cast<std::size_t>(param)], scale_extent(spec_.scaling));
-}
-
 TensorView Flat::scale_view(const TensorView& scales, int param) const {
-  if (spec_.scaling == Scaling::none) return {};
-  const Shape shape = scale_shape(param);
-  return scales.rows(scale_offset(param), shape.elements()).reshape(shape);
+  if (!spec_.scaled) return {};
+  return scales.rows(scale_offset(param), params_[static_cast<std::size_t>(param)].parts());
 }
 
 TensorView Flat::transposed_view(const TensorView& flat, int param) const {
@@ -96,20 +87,6 @@ std::vector<Flat::Gap> Flat::gaps(std::int64_t total) const {
 
 namespace {
 
-const char* scaling_text(Scaling scaling) {
-  switch (scaling) {
-    case Scaling::none:
-      return ", without scales";
-    case Scaling::tensor:
-      return ", scaled";
-    case Scaling::block:
-      return ", scaled by blocks";
-    case Scaling::row:
-      return ", scaled by rows";
-  }
-  return "";
-}
-
 // What `spec` has and `first` has not: ", frozen".
 std::string difference(const FlatSpec& spec, const FlatSpec& first) {
   std::string text;
@@ -120,7 +97,7 @@ std::string difference(const FlatSpec& spec, const FlatSpec& first) {
   };
   dtype("stored", spec.stored, first.stored);
   dtype("gathered", spec.gathered, first.gathered);
-  if (spec.scaling != first.scaling) text += scaling_text(spec.scaling);
+  if (spec.scaled != first.scaled) text += spec.scaled ? ", scaled" : ", without scales";
   if (spec.quantized_on_use != first.quantized_on_use) text += spec.quantized_on_use ? ", FP8" : ", not FP8";
   if (spec.transposed != first.transposed) text += spec.transposed ? ", transposed" : ", not transposed";
   if (spec.group != first.group) text += cat(", group ", spec.group);
@@ -165,7 +142,7 @@ FlatSpecOf with_changed_weights(FlatSpecOf spec_of, std::function<bool(int)> in_
 FlatSpecOf with_fp8_weights(FlatSpecOf spec_of, std::function<bool(int)> in_fp8) {
   return with_changed_weights(std::move(spec_of), std::move(in_fp8), [](FlatSpec& spec) {
     spec.gathered = DType::f8e4m3;
-    spec.scaling = Scaling::tensor;
+    spec.scaled = true;
     spec.transposed = true;
   });
 }

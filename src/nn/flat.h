@@ -42,10 +42,9 @@ class Flat {
   // buffer has them, in that order (FlatSpec::transposed). Of several matrices (Param::parts) each is exchanged, and
   // the view has all their rows: [parts * columns, rows of one].
   TensorView transposed_view(const TensorView& flat, int param) const;
-  // The float32 scales of all parameters, one parameter after another, and those of one: the values of scale_extent()
-  // (nn/extent.h). Scaling::none: 0, empty.
+  // The float32 scales of all parameters, one parameter after another, and those of one, [Param::parts()]: the values
+  // of kScaleExtent (nn/extent.h). Without FlatSpec::scaled: 0, empty.
   std::int64_t scale_count() const { return scale_offsets_.back(); }
-  Shape scale_shape(int param) const;
   std::int64_t scale_offset(int param) const { return scale_offsets_[static_cast<std::size_t>(param)]; }
   TensorView scale_view(const TensorView& scales, int param) const;
   // The elements of a flat buffer of `total` elements between parameters and after the last one. They must stay zero in

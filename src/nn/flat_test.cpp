@@ -185,27 +185,22 @@ TEST(Param, SegmentsCoverTheirRows) {
   EXPECT_THROW(fused_param("qk", {{"q", 0, 6}, {"k", 5, 3}}, {8, 4}, {}, true), InternalError);
 }
 
-TEST(Flat, ScalesHaveTheShapeOfTheirForm) {
+TEST(Flat, HasAScaleForEachPart) {
   const std::vector<Param> params = {full_param("a", {130, 256}, {}, true), full_param("b", {7, 300}, {}, true)};
   FlatSpec spec;
   EXPECT_EQ(Flat("none", spec, params).scale_count(), 0);
   EXPECT_TRUE(Flat("none", spec, params).scale_view({}, 1).empty());
-  spec.scaling = Scaling::tensor;
+  spec.scaled = true;
   EXPECT_EQ(Flat("tensor", spec, params).scale_count(), 2);
-  spec.scaling = Scaling::block;
-  const Flat blocks("block", spec, params);
-  EXPECT_EQ(blocks.scale_shape(0), (Shape{2, 2}));
-  EXPECT_EQ(blocks.scale_shape(1), (Shape{1, 3}));
-  EXPECT_EQ(blocks.scale_count(), 7);
-  std::vector<float> scales(7);
-  const TensorView all(reinterpret_cast<std::byte*>(scales.data()), DType::f32, {7}, DeviceKind::cpu);
-  EXPECT_EQ(blocks.scale_view(all, 1).data<float>(), scales.data() + 4);
-  EXPECT_THROW(Flat("vector", spec, {full_param("c", {8}, {}, false)}), InternalError);
-  spec.scaling = Scaling::row;
-  EXPECT_EQ(Flat("row", spec, params).scale_shape(1), (Shape{7, 3}));
+  std::vector<Param> experts = params;
+  experts[0].matrices = 2;
+  const Flat flat("parts", spec, experts);
+  EXPECT_EQ(flat.scale_count(), 3);
+  std::vector<float> scales(3);
+  const TensorView all(reinterpret_cast<std::byte*>(scales.data()), DType::f32, {3}, DeviceKind::cpu);
+  EXPECT_EQ(flat.scale_view(all, 0).shape(), (Shape{2}));
+  EXPECT_EQ(flat.scale_view(all, 1).data<float>(), scales.data() + 2);
   spec.transposed = true;
-  EXPECT_THROW(Flat("row", spec, params), InternalError) << "scales of blocks of the transposed matrix";
-  spec.scaling = Scaling::tensor;
   EXPECT_EQ(Flat("tensor", spec, params).scale_count(), 2);
   EXPECT_THROW(Flat("vector", spec, {full_param("c", {8}, {}, false)}), InternalError);
 }

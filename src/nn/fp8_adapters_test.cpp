@@ -47,8 +47,7 @@ Output run(const Input& in, const std::vector<Adapter>& adapters, const Quantize
   ctx.weights_ = {w, ctx.make(DType::f32, params[1].shape, in.a), ctx.make(DType::f32, params[2].shape, in.b),
                   ctx.make(DType::f32, params[3].shape, in.b_of_some)};
   if (quantizer != nullptr) {
-    const Flat flat("w", {.trainable = false, .stored = {}, .gathered = DType::f8e4m3, .scaling = Scaling::tensor},
-                    {params[0]});
+    const Flat flat("w", {.trainable = false, .stored = {}, .gathered = DType::f8e4m3, .scaled = true}, {params[0]});
     const TensorView amax = ctx.make(DType::f32, {1}), scale = ctx.make(DType::f32, {1}),
                      q = ctx.make(DType::f8e4m3, {kOut, kIn}), transposed = ctx.make(DType::f8e4m3, {kIn, kOut});
     const TensorView elements = w.reshape({kOut * kIn});

@@ -46,7 +46,7 @@ class Fp8Context : public TestContext {
     transposed_.resize(weights_.size());
     weights_[index] = w;
     if (quantizer_ == nullptr) return;
-    const Flat flat("w", {.gathered = DType::f8e4m3, .scaling = Scaling::tensor, .transposed = true}, {param});
+    const Flat flat("w", {.gathered = DType::f8e4m3, .scaled = true, .transposed = true}, {param});
     const std::int64_t parts = param.parts(), rows = param.shape[0] / parts, columns = param.shape[1];
     const TensorView amax = make(DType::f32, {flat.scale_count()}), scale = make(DType::f32, {flat.scale_count()}),
                      q = make(DType::f8e4m3, param.shape), elements = w.reshape({w.elements()});

@@ -51,7 +51,7 @@ TEST(Nf4Weights, OtherFlatsAreRejected) {
   rejected([](FlatSpec& spec) { spec.stored = DType::bf16; });
   rejected([](FlatSpec& spec) { spec.transposed = true; });
   rejected([](FlatSpec& spec) { spec.quantized_on_use = true; });
-  rejected([](FlatSpec& spec) { spec.scaling = Scaling::tensor; });
+  rejected([](FlatSpec& spec) { spec.scaled = true; });
 }
 
 TEST(Nf4Weights, TheRuleLeavesWhatTrains) {

@@ -95,17 +95,6 @@ struct PartOf {
   std::int64_t real(std::int64_t extent) const;
 };
 
-// The float32 scales of a matrix (nn::Scaled). kScalingBlock: rows and columns of a block. Of a parameter that
-// tensor-parallel ranks have slices of, checkpoints have the scales of the global parameter (nn/extent.h).
-enum class Scaling {
-  none,
-  tensor,  // [Param::parts()], one for each: of the global parameter, equal on tensor-parallel ranks
-  block,   // [ceil(rows / kScalingBlock), ceil(columns / kScalingBlock)] of each segment, one below another, of this
-           // rank's slice. Slices begin at multiples of kScalingBlock. No GEMM reads scales in this form
-  row,     // [rows, ceil(columns / kScalingBlock)], likewise
-};
-constexpr std::int64_t kScalingBlock = 128;
-
 // What the parameters of one flat buffer have in common (nn/flat.h).
 struct FlatSpec {
   Domain domain = Domain::sliced;
@@ -114,9 +103,11 @@ struct FlatSpec {
   // Dtype that layers read; absent: the compute dtype. DType::nf4: frozen weights of Linears and experts only, whose
   // rows on this rank are whole blocks.
   std::optional<DType> gathered;
-  Scaling scaling = Scaling::none;  // weights of Linears and experts only
+  // Each parameter has a float32 scale for each of its Param::parts(), of the global parameter: equal on tensor-parallel
+  // ranks, which have slices of it. Weights of Linears and experts only.
+  bool scaled = false;
   // Backward reads the matrices with rows and columns exchanged (Scaled::transposed), as GEMMs of FP8 need them, and
-  // not as they are. Weights of Linears and experts only, and scales of Scaling::none or tensor so far.
+  // not as they are. Weights of Linears and experts only.
   bool transposed = false;
   // Gathered as it is, and rounded to FP8 for each GEMM that reads it (Quantizer::quantize_weight). Weights of Linears
   // only, without scales.
@@ -137,7 +128,7 @@ struct FlatSpec {
   // Blocks of a row's weights in 4 bits (DType::nf4), each with its scale: stored and gathered so, quantized once as
   // they are loaded, and dequantized where a GEMM reads them.
   bool packed() const { return gathered == DType::nf4; }
-  bool fp8() const { return quantized_on_use || scaling != Scaling::none; }  // GEMMs read it quantized
+  bool fp8() const { return quantized_on_use || scaled; }         // GEMMs read it quantized
   bool changes() const { return trainable || updated_by_layer; }  // in training: checkpoints of a run have it
   // The dtypes in a model that computes in `compute`.
   DType gathered_in(DType compute) const { return gathered.value_or(compute); }

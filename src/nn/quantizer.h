@@ -11,7 +11,7 @@
 // step, recompute included, has the same scales. With the other formats scales are computed from the matrix and differ
 // between ranks.
 //
-// Weights: a trainable flat with FlatSpec::scaling is quantized from its master weights, shard by shard, after each
+// Weights: a trainable flat with FlatSpec::scaled is quantized from its master weights, shard by shard, after each
 // update: measure(), in whose place the optimizer may record the amaxes, and a MAX over the ranks that have other parts
 // of the parameters, weight_scales(), quantize_weights(). So a gathered quantized weight has the bits of the quantized
 // gathered weight. Frozen weights in FP8 are quantized in the same way once, as they are loaded.

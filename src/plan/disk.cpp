@@ -67,7 +67,7 @@ std::int64_t checkpoint_bytes(const models::Model& model, const Layout& layout) 
       return parts * nn::saved_count(flat, extent) * size_of(dtype);
     };
     bytes += saved({}, spec.stored_in(layout.compute));
-    if (spec.scaling != nn::Scaling::none) bytes += saved(nn::scale_extent(spec.scaling), DType::f32);
+    if (spec.scaled) bytes += saved(nn::kScaleExtent, DType::f32);
     if (!spec.trainable) continue;
     for (const optim::StateSlot& slot : layout.optimizer->slots(flat)) bytes += saved(slot.extent, slot.dtype);
   }

@@ -230,11 +230,11 @@ void write_layer_updates(program::Program& program, const models::Model& model, 
 }  // namespace
 
 bool quantizes_weights(const nn::FlatSpec& spec) {
-  return spec.trainable && spec.scaling != nn::Scaling::none;
+  return spec.trainable && spec.scaled;
 }
 
 bool quantizes_loaded_weights(const nn::FlatSpec& spec) {
-  return !spec.changes() && (spec.packed() || (spec.scaling == nn::Scaling::tensor && spec.gathered == DType::f8e4m3));
+  return !spec.changes() && (spec.packed() || (spec.scaled && spec.gathered == DType::f8e4m3));
 }
 
 bool streams_weights(const std::vector<bool>& on_host, const std::vector<bool>& weights_on_host,

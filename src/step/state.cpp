@@ -122,7 +122,7 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       if (flat.scale_count() == 0 || !flats_[f].held) continue;
       flats_[f].scales = carver.take(DType::f32, {flat.scale_count()});
       const bool on_load = flats_[f].quantized_on_load;
-      if (on_load || (flats_[f].quantized && flat.spec().scaling == nn::Scaling::tensor)) {
+      if (on_load || (flats_[f].quantized && flat.spec().scaled)) {
         flats_[f].gemm_scales = carver.take(DType::f32, {kGemmScaleStride * flat.scale_count()});
       }
       // Not in an AmaxGroup: no step reduces it.
@@ -204,7 +204,7 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
           const nn::FlatSpec& spec = model.flats()[f].spec();
           if (!flats_[f].quantized || spec.domain != static_cast<Domain>(d)) continue;
           const bool cut = spec.domain == Domain::sliced || spec.domain == Domain::kv_copies;
-          if ((cut && spec.scaling == nn::Scaling::tensor) != tensor_ranks) continue;
+          if ((cut && spec.scaled) != tensor_ranks) continue;
           members.push_back(f);
           count += model.flats()[f].scale_count();
         }

@@ -68,7 +68,7 @@ struct FlatState {
   TensorView transposed;  // `unsharded` with its matrices transposed (Flat::transposed_view). With FlatSpec::transposed
   TensorView scales;      // float32 [Flat::scale_count()], 1 at first, on every rank; empty: none
   // float32 [4 * Flat::scale_count()]: each of `scales`, 16 bytes apart, as GEMMs read them. If `quantized`, with
-  // Scaling::tensor, or `quantized_on_load`.
+  // `quantized_on_load`.
   TensorView gemm_scales;
   TensorView amax;  // float32 [Flat::scale_count()]: the maxima that `scales` come from. With either of the two
   // float32 [count]: the gradient of a Verification::reference, and then its difference from that of the comparison. Of

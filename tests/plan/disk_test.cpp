@@ -64,7 +64,7 @@ TEST(Disk, ACheckpointHasTheExpertsOfAllRanks) {
   testing::set_experts(whole, 1, 8, 2);
   const nn::FlatSpecOf own([](const nn::Param& param) {
     nn::FlatSpec spec = param.flat;
-    if (param.of_linear) spec.scaling = nn::Scaling::tensor;
+    if (param.of_linear) spec.scaled = true;
     return spec;
   });
   plan::Layout layout;

@@ -104,7 +104,7 @@ void Fp8Scaling::update_scales(Stream& stream, const SiteScales& s) const {
 }
 
 std::vector<ops::EqualParts> Fp8Scaling::measured_parts(const Flat& flat, std::int64_t begin) const {
-  HAWSER_CHECK(flat.spec().scaling == Scaling::tensor, flat.name(), ": FP8 weights have one scale each");
+  HAWSER_CHECK(flat.spec().scaled, flat.name(), ": FP8 weights have one scale each");
   std::vector<ops::EqualParts> parts;
   for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
     const Param& param = flat.params()[static_cast<std::size_t>(p)];

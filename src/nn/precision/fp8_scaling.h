@@ -8,7 +8,7 @@
 // step is skipped, and runs again with scales that follow from its amaxes, too (ops/quantize/saturation.h).
 // Rows that are padding (BatchViews::token_mask) have no part in an amax, and are rounded like the others.
 // A scale is amax * 2^margin / 448 (E4M3) or / 57344 (E5M2), in float32.
-// Errors: InternalError for LinearFormat::fp8_block, and for weights with other scales than Scaling::tensor.
+// Errors: InternalError for LinearFormat::fp8_block.
 // Sources: arXiv 2209.05433; the recipes of Transformer Engine and torchao.
 #pragma once
 

@@ -154,7 +154,7 @@ class DelayedScaling : public nn::Quantizer {
 
   void measure(Stream& stream, const nn::FlatPiece& piece, const TensorView& amax) const override {
     const nn::Flat* const flat = &piece.flat;
-    HAWSER_CHECK(flat->spec().scaling == nn::Scaling::tensor, "scales of blocks");
+    HAWSER_CHECK(flat->spec().scaled, "scales of blocks");
     OpRecord record{.name = "measure", .kind = OpKind::elementwise, .accesses = {reads(piece.values), writes(amax)}};
     stream.launch(std::move(record), [flat, begin = piece.begin, values = piece.values, amax] {
       for (int p = 0; p < static_cast<int>(flat->params().size()); ++p) {

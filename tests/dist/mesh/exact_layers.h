@@ -135,7 +135,7 @@ class SignDescent : public optim::Optimizer {
     stream.launch(std::move(record), [step] { *step.scalars.data<float>() = *step.learning_rate.data<float>(); });
   }
   void update(Stream& stream, const optim::FlatUpdate& u) const override {
-    if (u.flat.spec().scaling != nn::Scaling::none) {
+    if (u.flat.spec().scaled) {
       EXPECT_TRUE(u.compute.empty());  // the executor quantizes
     }
     OpRecord record{.name = "sign descent", .kind = OpKind::optimizer};
@@ -168,7 +168,7 @@ inline models::Model exact_model(bool scaled = true, bool transposed = false, bo
         nn::FlatSpec spec = nn::common_domain(param);
         const bool own = param.name.starts_with("layers.");
         spec.trainable = own && !(frozen_up && param.name.ends_with(".up.weight"));
-        if (own && scaled) spec.scaling = nn::Scaling::tensor;
+        if (own && scaled) spec.scaled = true;
         spec.transposed = own && transposed;
         if (own && fp8) spec.gathered = DType::f8e4m3;
         spec.quantized_on_use = own && on_use;

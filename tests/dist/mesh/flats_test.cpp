@@ -135,8 +135,7 @@ TEST(Flats, AWeightWithAScaleIsItsProduct) {
   const auto model_with = [&](bool scaled) {
     return models::Model(description, [scaled](const nn::Param& param) {
       nn::FlatSpec spec = nn::common_domain(param);
-      if (param.name.find("_proj.weight") != std::string::npos)
-        spec.trainable = false, spec.scaling = scaled ? nn::Scaling::tensor : nn::Scaling::none;
+      if (param.name.find("_proj.weight") != std::string::npos) spec.trainable = false, spec.scaled = scaled;
       return spec;
     });
   };
@@ -180,7 +179,7 @@ TEST(Flats, TheListOfGemmsHasTheDtypesAndScalesOfWeights) {
   const models::Model model(testing::toy_description(), [](const nn::Param& param) {
     nn::FlatSpec spec = nn::common_domain(param);
     if (param.name == "model.layers.1.mlp.down_proj.weight") {
-      spec.scaling = nn::Scaling::tensor;
+      spec.scaled = true;
       spec.gathered = DType::bf16;
     }
     return spec;
@@ -207,7 +206,7 @@ TEST(Flats, ScalesAreSavedOnceAndLoadedByAll) {
   const models::Model model(testing::toy_description(), [](const nn::Param& param) {
     nn::FlatSpec spec = nn::common_domain(param);
     if (param.name.find("_proj.weight") == std::string::npos) return spec;
-    spec.scaling = nn::Scaling::tensor;
+    spec.scaled = true;
     spec.trainable = false;
     return spec;
   });

@@ -36,7 +36,7 @@ models::Model exact_model_without_one() {
         nn::FlatSpec spec = nn::common_domain(param);
         spec.trainable = param.name.starts_with("layers.");
         if (!spec.trainable || param.name == kExcluded) return spec;
-        spec.scaling = nn::Scaling::tensor;
+        spec.scaled = true;
         spec.transposed = true;
         spec.gathered = DType::f8e4m3;
         return spec;
@@ -125,7 +125,7 @@ TEST(Fp8Exclude, TheRecipesLinearsAreInTheComputeDtype) {
         in_fp8, [&](const std::string& name) { return param.name == cat("model.", name, ".weight"); });
     if (!fp8) return spec;
     spec.gathered = DType::f8e4m3;
-    spec.scaling = nn::Scaling::tensor;
+    spec.scaled = true;
     spec.transposed = true;
     return spec;
   });

@@ -15,7 +15,7 @@ models::Model quantized_model(bool transposed = false, std::optional<DType> gath
   return models::Model(testing::toy_description(false), [=](const nn::Param& param) {
     nn::FlatSpec spec = nn::common_domain(param);
     if (!param.name.ends_with("_proj.weight")) return spec;
-    spec.scaling = nn::Scaling::tensor;
+    spec.scaled = true;
     spec.transposed = transposed;
     spec.gathered = gathered;
     return spec;

@@ -452,7 +452,7 @@ TEST(Tensor, RanksOfSlicesHaveTheScalesOfOneRank) {
   const int world = the_world->size();
   if (world < 4) GTEST_SKIP() << "two tensor ranks with two shards need four ranks";
   const auto with_scales = [](nn::FlatSpec spec, const nn::Param& param) {
-    if (param.name.ends_with("_proj.weight")) spec.scaling = nn::Scaling::tensor;
+    if (param.name.ends_with("_proj.weight")) spec.scaled = true;
     return spec;
   };
   const auto quantize = [](plan::Layout& layout) {
