@@ -49,11 +49,6 @@ std::string result_of(const std::string& outcome) {
   throw Error(static_cast<ExitCode>(std::stoi(outcome.substr(0, space))), outcome.substr(space + 1));
 }
 
-// Sends the outcome on `root` to all ranks.
-std::string share(comm::Channel& world, Rank root, const std::string& mine) {
-  return result_of(world.broadcast_bytes(mine, root));
-}
-
 }  // namespace
 
 std::string on_rank_zero(comm::Channel* world, const std::function<std::string()>& work) {
@@ -62,12 +57,12 @@ std::string on_rank_zero(comm::Channel* world, const std::function<std::string()
   take_time(world, [&] {
     if (world->rank() == Rank(0)) outcome = outcome_of(work);
   });
-  return share(*world, Rank(0), outcome);
+  return result_of(world->broadcast_bytes(outcome));
 }
 
-std::string on_rank(comm::Channel* world, Rank root, const std::function<std::string()>& work) {
+std::string short_work_on_rank_zero(comm::Channel* world, const std::function<std::string()>& work) {
   if (world == nullptr) return work();
-  return share(*world, root, world->rank() == root ? outcome_of(work) : "");
+  return result_of(world->broadcast_bytes(world->rank() == Rank(0) ? outcome_of(work) : ""));
 }
 
 std::vector<std::string> on_each_rank(comm::Channel* world, const std::function<std::string()>& work) {

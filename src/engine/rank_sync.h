@@ -18,8 +18,8 @@ void take_time(comm::Channel* world, const std::function<void()>& work);
 // Runs `work` on rank 0, for any duration; all ranks return its result or throw its Error.
 std::string on_rank_zero(comm::Channel* world, const std::function<std::string()>& work);
 
-// The same on rank `root`, for work that is short against the channel's time limit: it costs one broadcast.
-std::string on_rank(comm::Channel* world, Rank root, const std::function<std::string()>& work);
+// The same for work that is short against the channel's time limit: it costs one broadcast.
+std::string short_work_on_rank_zero(comm::Channel* world, const std::function<std::string()>& work);
 
 // Runs `work` on every rank, for any duration. All ranks return the results by rank, or throw the Error of the first
 // rank whose work throws one. So a rank that fails leaves no other waiting in the next communication. The work must

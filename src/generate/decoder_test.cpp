@@ -229,6 +229,23 @@ TEST(Decoder, ASequenceContinuesFromAnyPosition) {
   EXPECT_LT(distance(logits, full(std::span(ids).first(50))), kBound);
 }
 
+// The rows of a pass are in the slots of the cache, each once, and only they have logits.
+TEST(Decoder, RejectsRowsOutsideOfAPass) {
+  const auto device = make_cpu_device();
+  engine::OpenModel model = open("gqa");
+  Decoder decoder(model, {}, {.sequences = 4, .positions = 8}, 1, *device);
+  EXPECT_THROW(decoder.logits(0), InternalError) << "no pass yet";
+  EXPECT_THROW(decoder.prefill(0, 0, {}), InternalError);
+  EXPECT_THROW(decoder.prefill(4, 0, std::vector{5}), InternalError);
+  EXPECT_THROW(decoder.prefill(0, 6, std::vector{5, 6, 7}), InternalError);
+  EXPECT_THROW(decoder.decode(std::vector<Decoder::NewToken>{{1, 3, 9}, {1, 4, 9}}), InternalError) << "a slot twice";
+  decoder.decode(std::vector<Decoder::NewToken>{{1, 0, 9}, {3, 0, 9}, {0, 0, 9}});  // in the bucket of four
+  EXPECT_NO_THROW(decoder.logits(2));
+  EXPECT_THROW(decoder.logits(3), InternalError);
+  EXPECT_EQ(decoder.choose([](std::int64_t i, std::span<const float>) { return static_cast<std::int32_t>(7 + i); }),
+            (std::vector<std::int32_t>{7, 8, 9}));
+}
+
 // Replay and guard: every item of every bucket matches its plan, and bytes that are not live are NaN.
 TEST(Decoder, PassesMatchTheirPlans) {
   const auto device = make_cpu_device({.threads = 2});
@@ -263,16 +280,12 @@ TEST(Decoder, FormsHoldWhatTheyAreAskedFor) {
         EXPECT_LE(bucket.rows, std::max<std::int64_t>(8, 2 * rows));
         EXPECT_EQ(bucket.sequences, 1);
       }
-      for (const std::int64_t groups : {1, 2, 4}) {
-        const CacheSize size{sequences, positions, groups};
-        const auto of_groups = shape_buckets(size);
-        for (std::int64_t n = 1; n <= size.group_sequences(); ++n) {
-          const ShapeBucket& bucket = of_groups[bucket_for_sequences(of_groups, n)];
-          EXPECT_GE(bucket.sequences, n);
-          EXPECT_LT(bucket.sequences, 2 * n);
-        }
-        EXPECT_EQ(of_groups.back().sequences, ceil_div(sequences, groups));
+      for (std::int64_t n = 1; n <= sequences; ++n) {
+        const ShapeBucket& bucket = buckets[bucket_for_sequences(buckets, n)];
+        EXPECT_GE(bucket.sequences, n);
+        EXPECT_LT(bucket.sequences, 2 * n);
       }
+      EXPECT_EQ(buckets.back().sequences, sequences);
     }
   }
 }

@@ -7,13 +7,11 @@
 //   std::vector<Answer> answers = generator.answer_all();
 //
 // Prompts are prefilled one at a time, in chunks. All running sequences then decode their next token in one pass; when
-// one ends, the next prompt takes its slot. With pipeline stages, the sequences are in groups (CacheSize::groups) that
-// take turns: in its turn, a group gets the tokens of its passes and enqueues its next ones, while the other groups'
-// passes are in flight.
+// one ends, the next prompt takes its slot.
 //
 // On several ranks (GenerateRequest::ranks), every rank makes the same calls with the same prompts and gets the same
-// answers: one of them samples each token (Decoder::Pick). What a Listener does must not depend on the rank, if it ends
-// the generation by an exception.
+// answers: one of them samples each token (Decoder::choose). What a Listener does must not depend on the rank, if it
+// ends the generation by an exception.
 #pragma once
 
 #include <functional>
@@ -34,8 +32,8 @@ struct Answer {
 };
 const char* to_string(Answer::End end);  // "length", "end token", "stop text"
 
-// Counts of computed tokens, and the time in which passes ended: that of a pass is from the end of the one before,
-// without listeners.
+// Counts of computed tokens, and the time of their passes: that of a pass is from the end of the one before, without
+// listeners.
 struct Counts {
   std::int64_t prompts = 0;  // answered
   std::int64_t prefill_tokens = 0, decode_tokens = 0;

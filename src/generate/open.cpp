@@ -120,20 +120,13 @@ class MemoryCheck {
     return {.pinned = need.pinned, .machine_has = host_, .hint = hint};
   }
 
-  // Device memory of the stage that needs the most; host memory of this rank's.
   PassMemory needed_here(const CacheSize& size) const {
     const models::Model& model = *input_.open.model;
     const std::vector<plan::Layout> layouts =
         pass_layouts(input_.recipe, model, size, input_.threads, input_.device.kind, input_.ranks);
-    const int own = world() != nullptr ? comm::place_of(world()->rank().value(), input_.ranks.mesh).pipeline : 0;
-    PassMemory most;
-    for (int stage = 0; stage < input_.ranks.partition.stages; ++stage) {
-      const PassMemory need = planned_memory(model, layouts, stage);
-      const std::int64_t outside = plan::overhead_of(target_, layouts.front().mesh, stage);
-      most.device = std::max(most.device, need.device + outside);
-      if (stage == own) most.pinned = need.pinned;
-    }
-    return most;
+    PassMemory need = planned_memory(model, layouts);
+    need.device += plan::overhead_of(target_, layouts.front().mesh, /*stage=*/0);
+    return need;
   }
 
   PassMemory needed(const CacheSize& size) const {
@@ -152,19 +145,11 @@ class MemoryCheck {
   std::int64_t capacity_ = 0;
 };
 
-CacheSize sized(CacheSize size, std::int64_t sequences, std::int64_t positions, std::int64_t stages) {
-  size.sequences = sequences;
-  size.positions = positions;
-  size.groups = std::min(sequences, stages);
-  return size;
-}
-
 // The options with which a request that does not fit would; "": none alone or together.
-std::string hint_for(const GenerateRequest& request, const OpenGeneration& input, std::int64_t stages,
-                     MemoryCheck& check) {
+std::string hint_for(const GenerateRequest& request, const OpenGeneration& input, MemoryCheck& check) {
   const CacheSize& size = input.size;
   const auto would_fit = [&](std::int64_t sequences, std::int64_t positions) {
-    return check.fits(sized(size, sequences, positions, stages));
+    return check.fits({.sequences = sequences, .positions = positions});
   };
   // What the user may ask for at least: a context of two tokens; one token after the longest prompt.
   const std::int64_t shortest = request.chat ? 2 : size.positions - input.max_tokens + 1;
@@ -183,7 +168,6 @@ std::string hint_for(const GenerateRequest& request, const OpenGeneration& input
 void fit(const GenerateRequest& request, OpenGeneration& input) {
   const std::int64_t max = input.device.kind == DeviceKind::cuda ? kBatchCuda : kBatchCpu;
   const auto asked = std::max<std::int64_t>(1, static_cast<std::int64_t>(input.prompts.size()));
-  const std::int64_t stages = passes_in_flight(input.ranks.partition);
   const std::int64_t positions = positions_of(request, input);
   std::int64_t sequences = std::min(asked, request.batch > 0 ? request.batch : max);
   // Row indices of the KV cache are 32-bit.
@@ -196,16 +180,15 @@ void fit(const GenerateRequest& request, OpenGeneration& input) {
                             .at = "--batch",
                             .hint = cat("--batch ", rows)});
   }
-  input.size = sized(input.size, sequences, positions, stages);
+  input.size = {.sequences = sequences, .positions = positions};
   MemoryCheck check(input);
   bool fits = check.fits(input.size);
   while (request.batch == 0 && sequences > 1 && !fits) {
     sequences /= 2;
-    if (sequences > stages) sequences -= sequences % stages;  // groups of equal size
-    input.size = sized(input.size, sequences, positions, stages);
+    input.size.sequences = sequences;
     fits = check.fits(input.size);
   }
-  if (!fits) check.expect_fits(input.size, hint_for(request, input, stages, check));
+  if (!fits) check.expect_fits(input.size, hint_for(request, input, check));
 }
 
 // The request as this rank reads it, without `size`; nullopt if it adds a problem.

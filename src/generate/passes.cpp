@@ -8,18 +8,14 @@
 
 namespace hawser::generate {
 
-int passes_in_flight(const models::Partition& partition) {
-  return partition.chunks() > partition.stages ? 1 : partition.stages;
-}
-
 std::vector<ShapeBucket> shape_buckets(const CacheSize& size) {
   std::vector<ShapeBucket> buckets{{1, 1}};
   for (std::int64_t rows = 8; rows <= kChunkRows; rows *= 2) {
     buckets.push_back({rows, 1});
     if (rows >= size.positions) break;
   }
-  for (std::int64_t n = 2; n < 2 * size.group_sequences(); n *= 2) {
-    const std::int64_t sequences = std::min(n, size.group_sequences());
+  for (std::int64_t n = 2; n < 2 * size.sequences; n *= 2) {
+    const std::int64_t sequences = std::min(n, size.sequences);
     buckets.push_back({sequences, sequences});
   }
   return buckets;
@@ -53,7 +49,6 @@ std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model
     one.data.sequence_length = bucket.rows;
     plan::Layout layout = plan::make_layout(one, model, 1, plan::compute_dtype(one.precision, device), threads, device);
     layout.mesh = ranks.mesh;
-    plan::set_partition(layout, model, ranks.partition);
     layout.replace_seams = ranks.replace_seams;
     // Copies on tensor ranks are complete on each of them: no pass gathers weights, unless they are sharded.
     layout.shard_policy = layout.parts() > 1 ? ShardPolicy::parameters : ShardPolicy::optimizer;
@@ -71,11 +66,10 @@ std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model
   return layouts;
 }
 
-PassMemory planned_memory(const models::Model& model, const std::vector<plan::Layout>& layouts, int stage) {
+PassMemory planned_memory(const models::Model& model, const std::vector<plan::Layout>& layouts) {
   std::int64_t state = 0, arena = 0, scratch = 0, staging = 0, host_state = 0, host_arena = 0;
   for (const plan::Layout& layout : layouts) {
-    const int rank = comm::rank_of({.pipeline = stage}, layout.mesh);
-    const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::logits, rank);
+    const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::logits, /*rank=*/0);
     state = std::max(state, plan.state_bytes);
     arena = std::max(arena, plan.arena_bytes());
     scratch = plan.scratch_bytes;

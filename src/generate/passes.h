@@ -6,9 +6,6 @@
 // rows, padded to the bucket's. All buckets share one arena, of the size of the largest, and one state: the weights,
 // and a KV cache of `sequences` * `positions` slots in each layer. A prompt is computed in chunks, so that only the KV
 // cache grows with its length.
-//
-// With pipeline stages, the sequences are divided into groups, whose passes are in flight at the same time, each in
-// another stage. All groups share buckets, arena and cache.
 #pragma once
 
 #include <cstdint>
@@ -25,27 +22,16 @@ namespace hawser::generate {
 struct CacheSize {
   std::int64_t sequences = 1;  // concurrent sequences; each has `positions` slots of the KV cache
   std::int64_t positions = 1;  // maximum tokens of a sequence, prompt and answer
-  // The sequences are in groups; those of one have their tokens in one pass. At most `sequences`.
-  std::int64_t groups = 1;
-  std::int64_t group_sequences() const { return ceil_div(sequences, groups); }  // maximum number in a group
 };
 
-// The ranks that hold a model together: tensor ranks have slices of it, pipeline stages some of its blocks, and with
-// shards each gathers the weights of a layer in every pass. The default: this process alone. All ranks compute all
-// sequences: they make the same calls with the same arguments. The KV cache of a rank has its key-value heads of its
-// stage's layers.
+// The ranks that hold a model together: tensor ranks have slices of it, and with shards each gathers the weights of a
+// layer in every pass. The default: this process alone. All ranks compute all sequences: they make the same calls with
+// the same arguments. The KV cache of a rank has its key-value heads.
 struct Ranks {
   comm::World* world = nullptr;  // null: this process alone. Outlives what is made with it
-  // The axes that divide the model, without context parallelism; `pipeline`, `interleaved` and `tied` are those of
-  // `partition`.
-  comm::MeshSizes mesh = {};
-  models::Partition partition = {};
+  comm::MeshSizes mesh = {};     // without context parallelism and pipeline stages
   std::function<void(nn::Seams&, comm::Mesh&)> replace_seams = {};  // plan::Layout::replace_seams
 };
-
-// How many passes the stages compute at the same time: as many as there are stages. With virtual stages one: a stage
-// begins a pass when it has run all its chunks of the one before.
-int passes_in_flight(const models::Partition& partition);
 
 // Maximum tokens of a prompt in one forward step.
 constexpr std::int64_t kChunkRows = 256;
@@ -57,7 +43,7 @@ struct ShapeBucket {
 
 // All shape buckets, in this order:
 //   one sequence       rows 1, 8, 16, 32, ... (doubling) up to the first number >= size.positions, at most kChunkRows
-//   several sequences  2, 4, 8, ... (doubling) below n = size.group_sequences(), then n; one row each; none if n is 1
+//   several sequences  2, 4, 8, ... (doubling) below n = size.sequences, then n; one row each; none if n is 1
 std::vector<ShapeBucket> shape_buckets(const CacheSize& size);
 
 // Index of the smallest bucket for one sequence with at least `rows` rows. InternalError if there is none.
@@ -71,11 +57,11 @@ std::size_t bucket_for_sequences(const std::vector<ShapeBucket>& buckets, std::i
 std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model& model, const CacheSize& size,
                                        int threads, DeviceKind device, const Ranks& ranks = {});
 
-// What a session with these layouts reserves on a rank of this pipeline stage, planned on meta.
+// What a session with these layouts reserves on a rank, planned on meta.
 struct PassMemory {
   std::int64_t device = 0;  // bytes; on the CPU with `pinned`, which is the same memory there
   std::int64_t pinned = 0;  // of host memory
 };
-PassMemory planned_memory(const models::Model& model, const std::vector<plan::Layout>& layouts, int stage = 0);
+PassMemory planned_memory(const models::Model& model, const std::vector<plan::Layout>& layouts);
 
 }  // namespace hawser::generate

@@ -442,7 +442,8 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
   check_experts(layout, model);
   check_domains(layout, model);
   HAWSER_CHECK(purpose != step::Purpose::logits || !layout.sequence_parallel, "logits with sequence parallelism");
-  // Whether a rank refuses a step is decided by all stages together, which would wait for each other in every pass.
+  HAWSER_CHECK(purpose != step::Purpose::logits || layout.mesh.pipeline == 1, "logits over pipeline stages");
+  // No caller runs a refused pass again.
   HAWSER_CHECK(purpose != step::Purpose::logits || !layout.may_refuse(), "logits with a bound of expert rows");
   HAWSER_CHECK(purpose != step::Purpose::logits || model.description().tables.empty(),
                "logits of a model with tables, which prompts do not have");

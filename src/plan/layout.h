@@ -185,9 +185,9 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh);
 
 // An executor's setup with all fields that follow from the layout; the caller adds device, state and buffers.
 // InternalError if the model has attention that is not causal (nn::AttentionConfig::causal) and the layout a KV cache,
-// if a step of Purpose::logits may be refused (expert_row_bound), if the model's layers have another part of their
-// experts than MeshSizes::expert says, or if the domain of a parameter or its FlatSpec::partial_gradient does not fit
-// the mesh; nn::common_domain does not with tensor or expert ranks.
+// if a step of Purpose::logits is over pipeline stages or may be refused (expert_row_bound), if the model's layers have
+// another part of their experts than MeshSizes::expert says, or if the domain of a parameter or its
+// FlatSpec::partial_gradient does not fit the mesh; nn::common_domain does not with tensor or expert ranks.
 step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
                                    comm::Mesh& mesh, step::Purpose purpose);
 

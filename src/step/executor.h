@@ -63,7 +63,7 @@ struct ExecutorSetup {
   bool local_accumulation = false;
   bool keep_gradients = false;  // gradient shards stay valid after the step; needs a program with gradients
   bool keep_saved = true;       // false, for forward-only programs: no saved tensor outlives its instruction
-  bool has_loss = true;         // false: a step without a loss, in which pipeline stages only send and receive
+  bool has_loss = true;         // false: a step without a loss, which sums nothing over the ranks
   int copies = 1;               // step::ScheduleOptions::copies
   // The auxiliary loss and its gradient are those of StepInput::auxiliary_statistics, not of each micro-batch's own.
   bool auxiliary_given = false;
@@ -108,7 +108,6 @@ struct StepOutput {
   // micro-batches and the ranks with different tokens; null if there is none.
   std::shared_ptr<std::vector<float>> auxiliary_statistics;
   // Purpose::logits: of the last micro-batch, [BatchBounds::logit_positions, vocabulary], in all columns of the model.
-  // Null on the ranks of all pipeline stages but the last.
   std::shared_ptr<std::vector<float>> logits;
 };
 

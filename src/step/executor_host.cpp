@@ -213,8 +213,7 @@ void Executor::end_step(const Instruction& instruction, StepOutput& output) {
   const ModelState& state = *setup_.state;
   const RecordView<StepResult>& result = state.result();
   if (!trains()) refuse(instruction);  // otherwise gradient_norm did
-  // The host reads the sum over all ranks. Without a loss nothing is summed: stages would wait for each other, and the
-  // first one could not begin the next step while the last one runs this one.
+  // The host reads the sum over all ranks.
   TensorView total;
   if (setup_.has_loss) {
     total = temp(instruction, DType::f32, {2});

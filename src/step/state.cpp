@@ -145,15 +145,12 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     }
     optimizer_bytes_ = carver.used() - parameter_bytes_;
     kv_caches_.assign(static_cast<std::size_t>(model.layers()), {});
-    for (const models::LayerRange& chunk : models::layers_of_stage(model, options.partition, options.stage)) {
-      if (options.kv_cache_rows == 0) break;
-      for (int layer = chunk.begin; layer < chunk.end; ++layer) {
-        const nn::AttentionConfig* const c = model.attention(layer);
-        if (c == nullptr) continue;
-        nn::KvCache& cache = kv_caches_[static_cast<std::size_t>(layer)];
-        cache.k = carver.take(options.compute, {options.kv_cache_rows, c->kv_heads, c->head_dim});
-        cache.v = carver.take(options.compute, {options.kv_cache_rows, c->kv_heads, c->head_dim});
-      }
+    for (int layer = 0; options.kv_cache_rows > 0 && layer < model.layers(); ++layer) {
+      const nn::AttentionConfig* const c = model.attention(layer);
+      if (c == nullptr) continue;
+      nn::KvCache& cache = kv_caches_[static_cast<std::size_t>(layer)];
+      cache.k = carver.take(options.compute, {options.kv_cache_rows, c->kv_heads, c->head_dim});
+      cache.v = carver.take(options.compute, {options.kv_cache_rows, c->kv_heads, c->head_dim});
     }
     kv_cache_bytes_ = carver.used() - optimizer_bytes_ - parameter_bytes_;
     const std::int64_t before_references = carver.used();

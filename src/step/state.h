@@ -167,7 +167,7 @@ class ModelState {
   // Of a copy of what a run's checkpoints have of this rank: trained weights, scales, slots, tables.
   std::int64_t saved_bytes() const;
   // The layer's KV cache, in the compute dtype: of this tensor rank's key-value heads. Empty if the layer is no
-  // attention layer or another stage's, or kv_cache_rows is 0.
+  // attention layer, or kv_cache_rows is 0.
   const nn::KvCache& kv_cache(int layer) const { return kv_caches_[static_cast<std::size_t>(layer)]; }
   std::byte* data() const { return arena_.data(); }            // [bytes()]
   std::byte* host_data() const { return host_arena_.data(); }  // [host_bytes()]; null: there is none

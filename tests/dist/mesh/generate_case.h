@@ -1,4 +1,4 @@
-// Models for generation over tensor ranks and pipeline stages, with fillings of the seams for tests.
+// Models for generation over tensor ranks and shards, with fillings of the seams for tests.
 #pragma once
 
 #include <algorithm>
@@ -15,24 +15,14 @@ namespace hawser::testing::generation {
 // How the world's ranks hold the model.
 struct Held {
   int tensor = 1, shard = 1;
-  models::Partition partition = {};
 
-  std::string text() const { return cat("tensor ", tensor, " shard ", shard, " stages ", partition.stages); }
+  std::string text() const { return cat("tensor ", tensor, " shard ", shard); }
 };
 
 inline std::vector<Held> all_of(int world) {
-  const models::Partition two{.stages = 2, .ends = {1, 2}};
-  if (world == 2) return {{.tensor = 2}, {.partition = two}, {.shard = 2}};
-  if (world == 8) {
-    return {{.tensor = 2, .partition = {.stages = 4, .ends = {1, 1, 2, 2}}},
-            {.partition = {.stages = 8, .ends = {0, 0, 1, 1, 1, 2, 2, 2}}}};
-  }
-  if (world != 4) return {};
-  return {{.tensor = 4},
-          {.tensor = 2, .partition = two},
-          {.partition = {.stages = 4, .ends = {0, 1, 2, 2}}},  // with only the embedding, and only the head
-          {.tensor = 2, .partition = {.stages = 2, .ends = {0, 1, 1, 2}}},
-          {.tensor = 2, .shard = 2}};
+  if (world == 2) return {{.tensor = 2}, {.shard = 2}};
+  if (world == 4) return {{.tensor = 4}, {.tensor = 2, .shard = 2}};
+  return {};
 }
 
 inline std::string folder(const std::string& name) {
@@ -71,8 +61,7 @@ inline generate::Ranks ranks_of(const Held& held, std::int64_t kv_heads) {
   generate::Ranks ranks{.world = the_world,
                         .mesh = {.tensor = held.tensor,
                                  .shard = held.shard,
-                                 .kv_copies = std::max(1, held.tensor / static_cast<int>(kv_heads))},
-                        .partition = held.partition};
+                                 .kv_copies = std::max(1, held.tensor / static_cast<int>(kv_heads))}};
   if (held.tensor > 1) ranks.replace_seams = fill_seams;
   return ranks;
 }

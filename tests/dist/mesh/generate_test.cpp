@@ -1,4 +1,4 @@
-// Generation over tensor ranks and pipeline stages, with fillings of the seams for tests: the tokens of one rank.
+// Generation over tensor ranks and shards, with fillings of the seams for tests: the tokens of one rank.
 #include "generate/generate.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,9 @@ using generate::Answer;
 using generate::Ranks;
 using namespace testing::generation;
 
-// More prompts than slots, so that some begin while others run. In as many groups as passes are in flight.
+constexpr const char* kSkip = "mesh_2 and mesh_4 run it";
+
+// More prompts than slots, so that some begin while others run.
 std::optional<generate::OpenGeneration> open_prompts(const std::string& name, const Held* held,
                                                      const generate::Sampling& sampling,
                                                      const std::vector<std::int64_t>& ends) {
@@ -35,8 +37,7 @@ std::optional<generate::OpenGeneration> open_prompts(const std::string& name, co
   HAWSER_CHECK(problems.empty(), problems.lines());
   input->ends = ends;
   input->prompts = prompts(9);
-  const int passes = generate::passes_in_flight(held ? held->partition : models::Partition());
-  input->size = {.sequences = 5, .positions = 54, .groups = std::min(passes, 5)};
+  input->size = {.sequences = 5, .positions = 54};
   return input;
 }
 
@@ -64,17 +65,14 @@ std::vector<Answer> answers_of_one_rank(const F& answers) {
 }
 
 TEST(Generate, AnswersOverRanksAreThoseOfOne) {
+  if (all_of(the_world->size()).empty()) GTEST_SKIP() << kSkip;
   const generate::Sampling greedy, sampled{.temperature = 0.9, .top_k = 40, .top_p = 0.95, .seed = 11};
   for (const std::string name : {"gqa", "mqa", "tied"}) {
     for (const generate::Sampling& sampling : {greedy, sampled}) {
       const auto answers_of = [&](const Held* held, const std::vector<std::int64_t>& ends) {
         auto input = open_prompts(name, held, sampling, ends);
         generate::Generator generator(*input);
-        int most = 0;
-        const auto look = [&](const generate::Counts&) { most = std::max(most, generator.decoder().in_flight()); };
-        std::vector<Answer> answers = generator.answer_all({.token = {}, .answer = {}, .progress = look});
-        EXPECT_EQ(most, input->size.groups - 1) << "while a pass's tokens are taken, those of the others are in flight";
-        return answers;
+        return generator.answer_all();
       };
       // The prompts end after different numbers of tokens.
       const std::vector<Answer> free = answers_of_one_rank([&] { return answers_of(nullptr, {}); });
@@ -90,9 +88,10 @@ TEST(Generate, AnswersOverRanksAreThoseOfOne) {
   }
 }
 
-// A listener ends the generation on every rank, while passes are in flight. The ranks are in step afterwards, and slots
-// have what earlier answers have left.
+// A listener ends the generation on every rank. The ranks are in step afterwards, and slots have what earlier answers
+// have left.
 TEST(Generate, AnswersFollowAnInterruptedGeneration) {
+  if (all_of(the_world->size()).empty()) GTEST_SKIP() << kSkip;
   for (const Held& held : all_of(the_world->size())) {
     const std::vector<Answer> expected = answers_of_one_rank([] {
       auto whole = open_prompts("gqa", nullptr, {}, {});
@@ -106,7 +105,6 @@ TEST(Generate, AnswersFollowAnInterruptedGeneration) {
         if (++seen == passes) throw std::runtime_error("enough");
       };
       EXPECT_THROW(generator.answer_all({.token = {}, .answer = {}, .progress = stop}), std::runtime_error);
-      EXPECT_EQ(generator.decoder().in_flight(), 0);
     }
     expect_equal(generator.answer_all(), expected, held.text());
     // A prompt that begins with an answered one, alone.
@@ -119,23 +117,20 @@ TEST(Generate, AnswersFollowAnInterruptedGeneration) {
   }
 }
 
-// Each pass is the planned one; the logits of the last stage's ranks are those of one rank, and without tensor ranks
-// not a bit differs.
-TEST(Generate, LogitsOfTheLastStageAreThoseOfOneRank) {
+// Each pass is the planned one, and its logits are those of one rank; without tensor ranks not a bit differs.
+TEST(Generate, LogitsAreThoseOfOneRank) {
+  if (all_of(the_world->size()).empty()) GTEST_SKIP() << kSkip;
   const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
-  const generate::CacheSize size{.sequences = 2, .positions = 300};
-  const std::vector<generate::Prompt> all = prompts();
+  const generate::CacheSize size{.sequences = 2, .positions = 310};
+  generate::Prompt two_chunks;
+  for (std::int32_t i = 0; i < generate::kChunkRows + 37; ++i) two_chunks.ids.push_back(3 + i * 11 % 90);
+  const std::vector<generate::Prompt> all{prompts().front(), two_chunks};
   for (const Held& held : all_of(the_world->size())) {
     engine::OpenModel part = open_tiny("gqa", changes_of(held)), whole = open_tiny("gqa");
-    generate::Decoder cut(part, {}, size, 1, *device, {.replay = true}, ranks_of(held, 2)),
+    generate::Decoder cut(part, {}, size, 1, *device, {.replay = true, .guard = true}, ranks_of(held, 2)),
         one(whole, {}, size, 1, *device);
-    const bool last = comm::place_of(the_world->rank().value(),
-                                     {.tensor = held.tensor, .shard = held.shard, .pipeline = held.partition.stages})
-                              .pipeline +
-                          1 ==
-                      held.partition.stages;
-    EXPECT_EQ(cut.has_logits(), last);
     const auto compare = [&](std::span<const float> logits, std::span<const float> expected) {
+      ASSERT_EQ(logits.size(), expected.size());
       double difference = 0, largest = 0;
       for (std::size_t i = 0; i < expected.size(); ++i) {
         difference = std::max(difference, std::abs(double{logits[i]} - expected[i]));
@@ -143,27 +138,28 @@ TEST(Generate, LogitsOfTheLastStageAreThoseOfOneRank) {
       }
       EXPECT_LE(difference, held.tensor == 1 ? 0 : 5e-6 * largest) << held.text();
     };
+    std::vector<std::int64_t> ends;
     for (const std::int64_t slot : {0, 1}) {
       const std::vector<std::int32_t>& ids = all[static_cast<std::size_t>(slot)].ids;
-      const auto logits = cut.prefill(slot, 0, ids), expected = one.prefill(slot, 0, ids);
-      EXPECT_EQ(logits.empty(), !last);
-      if (last) compare(logits, expected);
+      compare(cut.prefill(slot, 0, ids), one.prefill(slot, 0, ids));
+      ends.push_back(static_cast<std::int64_t>(ids.size()));
     }
     for (std::int64_t step = 0; step < 3; ++step) {
-      const std::vector<generate::Decoder::NewToken> tokens{{1, 40 + step, 5}, {0, 1 + step, 7}};
+      const std::vector<generate::Decoder::NewToken> tokens{{1, ends[1] + step, 5}, {0, ends[0] + step, 7}};
       cut.decode(tokens);
       one.decode(tokens);
-      for (const std::int64_t i : {0, 1}) {
-        if (last) compare(cut.logits(i), one.logits(i));
-      }
+      for (const std::int64_t i : {0, 1}) compare(cut.logits(i), one.logits(i));
     }
-    // The ranks' own choices differ; all get that of one.
-    const std::vector<generate::Decoder::NewToken> tokens{{1, 43, 5}, {0, 4, 7}};
-    cut.enqueue(tokens, [](std::int64_t i, std::span<const float>) {
-      return 100 * the_world->rank().value() + static_cast<std::int32_t>(i);
-    });
-    const int chooser = the_world->size() / held.partition.stages * (held.partition.stages - 1);
-    EXPECT_EQ(cut.choose(), (std::vector<std::int32_t>{100 * chooser, 100 * chooser + 1}));
+    // An error of the rank that chooses is that of all. They are in step afterwards: choices of ranks differ, and all
+    // get those of one.
+    const auto no = [](std::int64_t, std::span<const float>) -> std::int32_t {
+      throw UserError(Problem{.what = "no"});
+    };
+    EXPECT_THROW(cut.choose(no), Error) << held.text();
+    const auto own = [](std::int64_t i, std::span<const float>) {
+      return 100 * (1 + the_world->rank().value()) + static_cast<std::int32_t>(i);
+    };
+    EXPECT_EQ(cut.choose(own), (std::vector<std::int32_t>{100, 101}));
   }
 }
 
@@ -171,7 +167,7 @@ TEST(Generate, LogitsOfTheLastStageAreThoseOfOneRank) {
 TEST(Generate, AllRanksLearnOfTheProblemsOfOne) {
   if (the_world->size() != 2) GTEST_SKIP() << "two ranks";
   const bool odd = the_world->rank() == Rank(1);
-  const Held held{.partition = {.stages = 2, .ends = {1, 2}}};
+  const Held held{.shard = 2};
   const auto request = [&] {
     return generate::GenerateRequest{.model = folder("gqa"), .prompt_ids = {1}, .ranks = ranks_of(held, 2)};
   };
@@ -209,7 +205,7 @@ TEST(Generate, AllRanksLearnOfTheProblemsOfOne) {
 // The memory of the rank that needs the most decides for all.
 TEST(Generate, AllRanksRejectWhatDoesNotFitOne) {
   if (the_world->size() != 2) GTEST_SKIP() << "two ranks";
-  const Held held{.partition = {.stages = 2, .ends = {1, 2}}};
+  const Held held{.shard = 2};
   // The second rank has much padding in its flats.
   const engine::ModelChanges changes{.spec_of = [](const nn::Param& param) {
     nn::FlatSpec spec = nn::common_domain(param);
@@ -221,11 +217,8 @@ TEST(Generate, AllRanksRejectWhatDoesNotFitOne) {
   ASSERT_TRUE(problems.empty()) << problems.lines();
   const std::vector<plan::Layout> layouts =
       generate::pass_layouts({}, *open.model, {.sequences = 1, .positions = 64}, 1, DeviceKind::cpu, ranks_of(held, 2));
-  std::int64_t needed = 0;
-  for (const int stage : {0, 1}) {
-    needed = std::max(needed, generate::planned_memory(*open.model, layouts, stage).device +
-                                  plan::overhead_of(plan::load_target("cpu"), layouts.front().mesh, stage));
-  }
+  const std::int64_t needed = generate::planned_memory(*open.model, layouts).device +
+                              plan::overhead_of(plan::load_target("cpu"), layouts.front().mesh, /*stage=*/0);
   std::vector<std::int64_t> of_ranks;
   for (const std::string& of_rank : the_world->all_gather_strings(cat(needed))) of_ranks.push_back(std::stoll(of_rank));
   ASSERT_LT(of_ranks[0], of_ranks[1]);
@@ -243,71 +236,46 @@ TEST(Generate, AllRanksRejectWhatDoesNotFitOne) {
   }
 }
 
-// As many groups as stages, of equal size if there is not enough memory for all sequences.
-TEST(Generate, SequencesAreInGroupsOfTheStages) {
-  if (the_world->size() != 2) GTEST_SKIP() << "two ranks";
-  const Held held{.partition = {.stages = 2, .ends = {1, 2}}};
-  const TemporaryFolder own;
-  const std::string file = cat(own.path(), "/prompts.jsonl");
-  {
-    std::ofstream out(file);
-    for (int i = 0; i < 7; ++i) out << R"({"input_ids": [5, 6]})" << '\n';
-  }
-  const generate::GenerateRequest request{
-      .model = folder("gqa"), .prompts = file, .max_tokens = 9, .ranks = ranks_of(held, 2)};
-  const auto size_with = [&](std::optional<Bytes> capacity, std::int64_t batch) {
-    generate::GenerateRequest of = request;
-    of.recipe.memory.capacity = capacity;
-    of.batch = batch;
-    Problems problems;
-    const auto input = generate::open_generation(of, problems);
-    HAWSER_CHECK(problems.empty(), problems.lines());
-    return std::pair(input->size.sequences, input->size.groups);
-  };
-  const engine::OpenModel open = open_tiny("gqa");
-  const auto needed = [&](const generate::CacheSize& size) {
-    const std::vector<plan::Layout> layouts =
-        generate::pass_layouts({}, *open.model, size, 1, DeviceKind::cpu, ranks_of(held, 2));
-    std::int64_t most = 0;
-    for (const int stage : {0, 1}) {
-      most = std::max(most, generate::planned_memory(*open.model, layouts, stage).device +
-                                plan::overhead_of(plan::load_target("cpu"), layouts.front().mesh, stage));
-    }
-    return Bytes(most);
-  };
-  using Size = std::pair<std::int64_t, std::int64_t>;
-  EXPECT_EQ(size_with({}, 0), Size(7, 2));
-  EXPECT_EQ(size_with({}, 4), Size(4, 2));
-  EXPECT_EQ(size_with({}, 1), Size(1, 1));
-  EXPECT_EQ(size_with(needed({.sequences = 7, .positions = 10, .groups = 2}), 0), Size(7, 2));
-  EXPECT_EQ(size_with(needed({.sequences = 3, .positions = 10, .groups = 2}), 0), Size(2, 2));
-  EXPECT_EQ(size_with(needed({.sequences = 1, .positions = 10, .groups = 1}), 0), Size(1, 1));
-}
-
-// A rank has the cache of its heads in its stage's layers.
-TEST(Generate, TheCacheIsDividedByHeadsAndLayers) {
+// A rank has the cache of its heads.
+TEST(Generate, TheCacheIsDividedByHeads) {
   if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
   const models::ModelDescription whole = testing::toy_description(true, 5);
-  const generate::CacheSize size{.sequences = 4, .positions = 64};
-  const auto cache_bytes = [&](int tensor, const models::Partition& partition, int stage) {
+  const auto cache_bytes = [&](int tensor) {
     const models::Model model(testing::part_of(whole, 0, tensor, {.vocabulary = true}),
                               [](const nn::Param& param) { return param.flat; });
     const Ranks ranks{.mesh = {.tensor = tensor, .kv_copies = testing::kv_copies(whole, tensor)},
-                      .partition = partition,
                       .replace_seams = fill_seams};
+    const generate::CacheSize size{.sequences = 4, .positions = 64};
     const plan::Layout layout = generate::pass_layouts({}, model, size, 1, DeviceKind::cpu, ranks).front();
-    return plan::plan_rank(model, layout, step::Purpose::logits, comm::rank_of({.pipeline = stage}, layout.mesh))
-        .kv_cache_bytes;
+    return plan::plan_rank(model, layout, step::Purpose::logits, 0).kv_cache_bytes;
   };
-  const std::int64_t all = cache_bytes(1, {}, 0), head = all / (5 * 2);
-  const models::Partition three{.stages = 3, .ends = {2, 5, 5}};
+  const std::int64_t all = cache_bytes(1), head = all / 2;
   EXPECT_EQ(all, std::int64_t{5} * 2 * 2 * 4 * 64 * 10 * 4);
-  EXPECT_EQ(cache_bytes(2, {}, 0), 5 * head);
-  EXPECT_EQ(cache_bytes(4, {}, 0), 5 * head);  // two ranks have a copy of each of the two heads
-  EXPECT_EQ(cache_bytes(1, three, 0), 2 * 2 * head);
-  EXPECT_EQ(cache_bytes(1, three, 1), 3 * 2 * head);
-  EXPECT_EQ(cache_bytes(1, three, 2), 0);
-  EXPECT_EQ(cache_bytes(2, three, 1), 3 * head);
+  EXPECT_EQ(cache_bytes(2), head);
+  EXPECT_EQ(cache_bytes(4), head);  // two ranks have a copy of each of the two heads
+}
+
+// Decoder runs no pass again, and all ranks have logits.
+TEST(Generate, RefusedPassesAndPipelineStagesAreRejected) {
+  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
+  const models::Model model(testing::toy_description(true));
+  const plan::Layout layout =
+      generate::pass_layouts({}, model, {}, 1, DeviceKind::cpu, {.mesh = {.shard = 2, .expert = 2}}).front();
+  EXPECT_NO_THROW(plan::plan_rank(model, layout, step::Purpose::logits, 0));
+  const auto expect_rejected = [&](const plan::Layout& rejected, const std::string& part) {
+    try {
+      plan::plan_rank(model, rejected, step::Purpose::logits, 0);
+      ADD_FAILURE() << "accepted";
+    } catch (const InternalError& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  plan::Layout bounded = layout;
+  bounded.expert_row_bound = bounded.expert_row_fallback = 2;
+  expect_rejected(bounded, "logits with a bound of expert rows");
+  plan::Layout staged = layout;
+  plan::set_partition(staged, model, {.stages = 2, .ends = {1, 2}});
+  expect_rejected(staged, "logits over pipeline stages");
 }
 
 }  // namespace generate_test
