@@ -182,16 +182,17 @@ def check_reports(browser, running, done):
 
 
 def check_site(browser, site):
-    pages = sorted(path for path in site.glob("*.html") if path.name != "404.html")
+    pages = sorted(path for path in site.rglob("*.html") if path.name != "404.html")
     texts = sum(browser.measure(page) for page in pages)
     for width in WIDTHS:
         page, _ = browser.open(site / "watching.html", width, "light")
         if width < 992:
             page.locator(".navbar-toggler").click()
         for wanted in pages:
-            link = page.locator(f".pages a[href$='{wanted.name}']:visible")
+            name = wanted.relative_to(site).as_posix()
+            link = page.locator(f".pages a[href='{name}']:visible")
             if link.count() != 1:
-                problem(f"watching.html, {width} px", f"{link.count()} links to {wanted.name} in the menu")
+                problem(f"watching.html, {width} px", f"{link.count()} links to {name} in the menu")
         page.context.close()
 
     page, errors = browser.open(site / "index.html", 1280, "light")
