@@ -1,5 +1,8 @@
 // `Extent`: which elements of a flat share a value of an optimizer's state, or a scale of the weights.
 //
+// Example: q [2, 4] and k [1, 4], fused in one parameter [3, 4], have 12 values of the extent element, 6 of blocks of
+// 2, 3 of rows, 8 of columns (4 of q, 4 of k), 2 of matrices and 1 of parts.
+//
 // A tensor here is a segment's global tensor, and a matrix is the last two dims of one: q, k and v of a fused parameter
 // are three, and so are three experts in one tensor. A tensor of one dim [n] counts as a matrix [1, n].
 //
@@ -21,14 +24,15 @@
 // other loads, whichever tensors it has together in one parameter and whatever it slices.
 //
 // Blocks are those of the global tensor. No slice may cut one, and in a parameter each segment begins with a block: so
-// does each range of a fused QKV. The rows of the tensor, its last dim, are whole blocks, and so are those of the slice;
-// or dim 0 is sliced, and the slice begins and ends at a multiple of `block` elements, or at the end of the tensor.
-// extent_count() throws InternalError otherwise, before a step::ModelState with such slots reserves memory.
+// does each range of a fused QKV. The rows of the tensor, its last dim, are whole blocks, and so are those of the
+// slice; or dim 0 is sliced, and the slice begins and ends at a multiple of `block` elements, or at the end of the
+// tensor. extent_count() throws InternalError otherwise, before a step::ModelState with such slots reserves memory.
 //
-// part depends on the mesh, which decides what is one parameter: an optimizer that is to train equally on every mesh has
-// matrix. float32 or bf16. Checkpoints have the value once for each tensor of the part, as [1]. If these differ as they are loaded, since each was of another parameter, the value becomes the largest one: of
-// scales that follow from amaxes, it is that of all the tensors together. The scales of frozen weights, which are a
-// part of their values, must be equal (engine::load).
+// part depends on the mesh, which decides what is one parameter: an optimizer that is to train equally on every mesh
+// has matrix. float32 or bf16. Checkpoints have the value once for each tensor of the part, as [1]. If these differ as
+// they are loaded, since each was of another parameter, the value becomes the largest one: of scales that follow from
+// amaxes, it is that of all the tensors together. The scales of frozen weights, which are a part of their values, must
+// be equal (engine::load).
 #pragma once
 
 #include <vector>

@@ -1,5 +1,15 @@
 // `Flat`: parameters that are stored, sharded, all-gathered, reduced and updated together, as one flat buffer. `Unit`:
-// the flats of the embedding, of a block or of the head, which are used together.
+// the flats of the embedding, of a block or of the head, which are used together, as in FSDP.
+//
+// Example: the flat of an MLP with width 64 and inner width 96, sharded over 4 ranks.
+//
+//   parameter        offset   elements
+//   norm [64]             0         64   then a gap of 64: parameters and shards begin at multiples of FlatSpec::grain
+//   up [96, 64]         128       6144
+//   down [64, 96]      6272       6144   used() is 12416, total(4) is 12800
+//
+// Rank r stores and updates elements [3200 r, 3200 (r + 1)). A shard may begin inside a parameter: rank 1's begins at
+// row 48 of `up`. Before a layer reads the flat, an all-gather writes all 12800 elements, and view(flat, 1) is `up`.
 #pragma once
 
 #include <functional>
@@ -18,8 +28,6 @@ inline Shape flat_shape(DType dtype, std::int64_t count) {
   return {count / values_per_element(dtype)};
 }
 
-// The parameters of one flat. Every parameter starts at a multiple of FlatSpec::grain elements, and so does every
-// shard. A shard boundary may be inside a parameter.
 class Flat {
  public:
   static constexpr std::int64_t kAlignmentElements = 128;
@@ -97,9 +105,9 @@ class FlatSpecOf {
 // Param::flat with Domain::sliced: without tensor and expert parallelism all domains are sharded over the same ranks,
 // so that their parameters share a flat.
 FlatSpec common_domain(const Param&);
-// `spec_of` with weights of Linears and experts in FP8 (nn/precision/fp8_scaling.h) in the blocks for which in_fp8(block)
-// is true: they are gathered in E4M3 with one scale each, and backward reads their transpose. Frozen ones are stored in
-// E4M3, too.
+// `spec_of` with weights of Linears and experts in FP8 (nn/precision/fp8_scaling.h) in the blocks for which
+// in_fp8(block) is true: they are gathered in E4M3 with one scale each, and backward reads their transpose. Frozen ones
+// are stored in E4M3, too.
 FlatSpecOf with_fp8_weights(FlatSpecOf spec_of, std::function<bool(int)> in_fp8);
 // `spec_of` with weights of Linears and experts of these blocks that are rounded to FP8 where they are read
 // (FlatSpec::quantized_on_use, nn/precision/fp8_block_scaling.h).

@@ -1,5 +1,15 @@
 // `Param`: a parameter as a layer declares it; `Segment`: the part of a global tensor that it holds; `FlatSpec`: how it
 // is stored and sharded.
+//
+// A global tensor is one of the Hugging Face folder, whatever ranks there are. Example: down_proj [4096, 14336] over
+// two tensor ranks, row-parallel. On tensor rank 1 the parameter has the last 7168 columns:
+//
+//   {.name = "model.layers.0.mlp.down_proj.weight", .shape = {4096, 7168},
+//    .segments = {{.name = "model.layers.0.mlp.down_proj.weight", .row = 0, .rows = 4096,
+//                  .global = {4096, 14336}, .slice = {.dim = 1, .begin = 7168, .extent = 7168}}}}
+//
+// A fused QKV of 32 heads and 8 key-value heads of 128 channels is one parameter [6144, 4096] with three segments:
+// q_proj in rows 0..4095, k_proj in 4096..5119, v_proj in 5120..6143. One GEMM reads it, and files have three tensors.
 #pragma once
 
 #include <initializer_list>
@@ -103,8 +113,8 @@ struct FlatSpec {
   // Dtype that layers read; absent: the compute dtype. DType::nf4: frozen weights of Linears and experts only, whose
   // rows on this rank are whole blocks.
   std::optional<DType> gathered;
-  // Each parameter has a float32 scale for each of its Param::parts(), of the global parameter: equal on tensor-parallel
-  // ranks, which have slices of it. Weights of Linears and experts only.
+  // Each parameter has a float32 scale for each of its Param::parts(), of the global parameter: equal on
+  // tensor-parallel ranks, which have slices of it. Weights of Linears and experts only.
   bool scaled = false;
   // Backward reads the matrices with rows and columns exchanged (Scaled::transposed), as GEMMs of FP8 need them, and
   // not as they are. Weights of Linears and experts only.

@@ -2,6 +2,14 @@
 // quantized values q with a scale s, so that x is about s q, and decides what scales follow from the maxima (amax) of
 // earlier values. It holds settings, no state. nn/precision/ has implementations; tests have their own.
 //
+// Example: a Linear y = x W^T in FP8 with delayed scales, in a training step.
+//
+//   forward        q = quantize(x): E4M3, with the scale that the state keeps; it records the amax of x
+//                  y = GEMM of q and W, which has been gathered in E4M3 with its own scale
+//   backward       q = quantize(dy): E5M2, likewise; then dx, and dW from the transposes of both
+//   after updates  a MAX over the ranks, then update_scales(): the amaxes enter the history, and new scales follow
+//                  from it; weight_scales() and quantize_weights(): W for the next step
+//
 // x and dy: a Linear whose site has a format (SavePolicy::formats) passes them to quantize(), unless they come with a
 // scale. With LinearFormat::fp8_delayed, the state has for each of them, at each site of each layer, a scale and a
 // history of amaxes. In a training step forward records the amax of x and backward that of dy, over all micro-batches.
@@ -14,9 +22,8 @@
 // Weights: a trainable flat with FlatSpec::scaled is quantized from its master weights, shard by shard, after each
 // update: measure(), in whose place the optimizer may record the amaxes, and a MAX over the ranks that have other parts
 // of the parameters, weight_scales(), quantize_weights(). So a gathered quantized weight has the bits of the quantized
-// gathered weight. Frozen weights in FP8 are quantized in the same way once, as they are loaded.
-// Weights with FlatSpec::quantized_on_use are gathered as they are: quantize_weight() rounds one for each GEMM that reads
-// it.
+// gathered weight. Frozen weights in FP8 are quantized in the same way once, as they are loaded. Weights with
+// FlatSpec::quantized_on_use are gathered as they are: quantize_weight() rounds one for each GEMM that reads it.
 //
 // All work is enqueued on the given stream, or on LayerContext::compute().
 #pragma once
@@ -122,8 +129,8 @@ class Quantizer {
   // views are as those of quantize(). Empty if the scale follows from the matrix, or the quantizer has no such form.
   virtual std::optional<ops::Fp8Output> output(LayerContext&, const Quantization&, const Shape& shape) const;
 
-  // A weight [outputs, inputs] of the context as a GEMM reads it, as Scaled::view or as Scaled::transposed. The default:
-  // as it is, since the flat has it quantized. Not called in a pass that records only.
+  // A weight [outputs, inputs] of the context as a GEMM reads it, as Scaled::view or as Scaled::transposed. The
+  // default: as it is, since the flat has it quantized. Not called in a pass that records only.
   virtual Scaled quantize_weight(LayerContext&, const Scaled& weight, bool transposed) const;
 
   // With Quantization::records_only: records the amax. Needed by quantizers that calibrate.

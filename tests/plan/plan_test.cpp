@@ -13,7 +13,7 @@
 #include "plan/report.h"
 #include "program/testing/reachability.h"
 #include "support.h"
-#include "support/token_exchange.h"
+#include "support/pieces_exchange.h"
 
 namespace hawser {
 namespace plan_test {

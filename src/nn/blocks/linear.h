@@ -33,7 +33,7 @@ namespace hawser::nn {
 // so that without dropout y = x (f * (W + scale B A))^T + b. Gradients treat the norms as constants. dA and dB of the
 // product B A, and dm, are of this formula; PEFT computes the same (with one adapter; of several, it applies the second
 // to the output of the first, and here their terms are added). W has no scale. A row-parallel Linear sums the squares
-// of its norms with TensorReduce (nn/seams.h).
+// of its norms with TensorReduce (nn/seams/tensor_reduce.h).
 struct Adapter {
   int a = -1, b = -1, magnitude = -1;  // parameters of the layer; magnitude -1: none
   std::int64_t rank = 0, first_output = 0, outputs = 0;

@@ -8,17 +8,18 @@
 // (ops/moe/dispatch.h), which two grouped GEMMs read. What the router decides in forward is saved: later passes read it
 // and never decide again. Rows that are no tokens (BatchViews::token_mask) have no expert: y = residual.
 //
-// Expert parallelism: a rank has L of the experts (MoeConfig::part). TokenExchange (nn/seams.h) sends the rows of
-// tokens to the ranks of their experts and back, in forward, and again in each pass that recomputes them. The GEMMs and
-// the activation run on one piece of the experts at a time, while others are on their way. The exchange weights and
-// sums what returns. In backward each row's weight is sent to its expert with the row, and the weight's gradient back,
-// which is a dot product of two rows there. The experts' weight gradients run while the rows' are returned. Every rank
-// routes RowCounts::residual rows: with sequence parallelism its own, so that the gradients of router and experts are
-// sums over the tensor ranks; without it tensor ranks are copies.
+// Expert parallelism: a rank has L of the experts (MoeConfig::part). TokenExchange (nn/seams/token_exchange.h) sends
+// the rows of tokens to the ranks of their experts and back, in forward, and again in each pass that recomputes them.
+// The GEMMs and the activation run on one piece of the experts at a time, while others are on their way. The exchange
+// weights and sums what returns. In backward each row's weight is sent to its expert with the row, and the weight's
+// gradient back, which is a dot product of two rows there. The experts' weight gradients run while the rows' are
+// returned. Every rank routes RowCounts::residual rows: with sequence parallelism its own, so that the gradients of
+// router and experts are sums over the tensor ranks; without it tensor ranks are copies.
 //
-// The experts' weights are two Params, [L * 2 F, C] (of each expert gate, then up; [L * F, C] without a gate) and
-// [L * C, F], with one segment for each tensor of the Hugging Face folder. Names of segments are those of the folder. That
-// of a Param depends on the mesh: with expert parallelism it has the rank's range of experts ("experts.4-7.down.weight").
+// The experts' weights are two Params, [L * 2 F, C] (of each expert gate, then up; [L * F, C] without a gate) and [L *
+// C, F], with one segment for each tensor of the Hugging Face folder. Names of segments are those of the folder. That
+// of a Param depends on the mesh: with expert parallelism it has the rank's range of experts
+// ("experts.4-7.down.weight").
 #pragma once
 
 #include <array>

@@ -28,8 +28,8 @@ struct ProjectionGradients {
 // The loss of these logits. h [RowCounts::residual, C], labels of RowCounts::full rows; the Redistribute seam gathers h
 // and sums dh, in one order on all ranks. Every rank adds the complete loss to views.sum. dh: the gradient of h; empty:
 // only the loss. bf16 gradients of W and b are summed in float32 over the chunks of rows. All ranks have the same
-// chunks: as many rows as take `logit_bytes` of float32 logits of a rank's columns, and at least 32. The logits of a chunk
-// are written once, and one TensorReduce::gather exchanges its statistics.
+// chunks: as many rows as take `logit_bytes` of float32 logits of a rank's columns, and at least 32. The logits of a
+// chunk are written once, and one TensorReduce::gather exchanges its statistics.
 void sliced_loss(LayerContext&, const SlicedProjection& projection, const TensorView& h, const TensorView& dh,
                  const LossViews& views, const ProjectionGradients& gradients);
 

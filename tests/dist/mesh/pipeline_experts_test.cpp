@@ -7,7 +7,7 @@
 #include "ops/moe/router.h"
 #include "support/pipeline.h"
 #include "support/tensor_parallel.h"
-#include "support/token_exchange.h"
+#include "support/pieces_exchange.h"
 #include "support/toy_slices.h"
 #include "toy_training.h"
 

@@ -8,7 +8,7 @@
 #include "ops/moe/dispatch.h"
 #include "seams.h"
 #include "support/tensor_parallel.h"
-#include "support/token_exchange.h"
+#include "support/pieces_exchange.h"
 
 namespace hawser::testing {
 namespace exchange_test {
