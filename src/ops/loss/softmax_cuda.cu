@@ -66,10 +66,15 @@ struct Call {
 template <class Form>
 constexpr bool kPlain = std::is_same_v<Form, PlainLogits>;
 
-// A cluster of blocks processes one row at a time. Each block keeps its part of the row in shared memory, so that a row
-// is read once. The pieces of the next row are loaded as soon as their memory is free. Gradients overwrite a row only
-// after all blocks of the cluster have read their parts. Unless kPlain, the first pass over a part writes z to shared
-// memory, in place of the logits.
+// Memory traffic is the bound to approach, so the kernel reads a logit once and writes its gradient once; it reaches
+// about 0.7 of the copy rate (measured: docs/performance.md). A row of float32 logits may exceed the shared memory of
+// an SM: a cluster of up to 8 blocks has one row at a time, each block a part of it in shared memory. Threads pass over
+// the part for the maximum (unless kPlain, z replaces the logits in shared memory then), for the sum of exponentials
+// and for the gradients. Gradients overwrite the row only after all blocks have read their parts and exchanged maxima
+// and sums. The copy of a piece of the next row starts when this row's gradients of the piece are written, or, without
+// gradients, when the sum is complete. Three blocks of an SM overlap copies with work.
+// The stride alone fixes the elements of each thread and the order of sums, whatever the number of clusters.
+// Limits: clusters and bulk copies need compute capability 9.0; strides above 147,456 leave space for fewer blocks.
 template <class Act, bool Gradients, class Form>
 __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call, Form form) {
   extern __shared__ float4 memory[];

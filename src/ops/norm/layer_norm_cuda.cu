@@ -1,3 +1,5 @@
+// CUDA kernels of layer_norm. forward_kernel and backward_kernel need rows of whole 16 bytes that fit the registers of
+// a block. The other kernels take any shape and read rows again.
 #include "ops/cuda/column_sums.cuh"
 #include "ops/norm/layer_norm.h"
 
@@ -148,8 +150,13 @@ struct Gradient {
   std::int64_t stride;
 };
 
-// A block handles rows t = blockIdx.x, + gridDim.x, ... and keeps its columns of weight, dweight and dbias in
-// registers. The next row is loaded while this one is reduced.
+// Memory traffic bounds the kernel: it reads x, dy and the residual once and writes dx once. As many blocks run as the
+// GPU holds: block b has rows b, b + gridDim.x, ..., a thread the same K vectors of each. So dweight and dbias are
+// summed in registers, and a block writes one row of partial sums of each for sum_partials.
+// dx needs two sums over the row first, which one reduction computes. The loads of the next row are issued before it:
+// both rows are in registers, packed. Two buffers in shared memory take turns, so that a row needs one barrier.
+// The columns fix the order of a row's sums, the number of blocks that of dweight and dbias; there are no atomics.
+// Limit: 512 threads hold rows of whole 16 bytes and at most 16 KiB (K = 2).
 template <class Act, class Weight, int N, int K>
 __global__ void __launch_bounds__(512) backward_kernel(Gradient<Act, Weight> g) {
   __shared__ float2 shared[2][32];

@@ -1,4 +1,6 @@
-// It does not use the workspace: partial sums are in the stream's scratch.
+// CUDA kernels of rms_norm for matrices; heads are in rms_norm_heads_cuda.cu, y in FP8 in rms_norm_fp8_cuda.cu.
+// forward_kernel and backward_kernel need rows of whole 16 bytes that fit the registers of a block. The other kernels
+// take any shape and read rows again. The op's workspace is not used: partial sums are in the stream's scratch.
 #include "ops/cuda/bulk_copy.cuh"
 #include "ops/cuda/column_sums.cuh"
 #include "ops/norm/rms_norm.h"
@@ -115,8 +117,13 @@ struct Gradient {
 
 constexpr int kMaxStages = 8;
 
-// A block handles rows t = blockIdx.x, + gridDim.x, ... and keeps its columns of weight and dweight in registers. The
-// copy engine loads the rows of x, dy and residual, `stages` rows ahead.
+// Memory traffic bounds the kernel: it reads x, dy and the residual once and writes dx once (measured:
+// docs/performance.md). As many blocks run as the GPU holds: block b has rows b, b + gridDim.x, ..., a thread the same
+// K vectors of each. So dweight is summed in registers, and a block writes one row of partial sums for sum_partials.
+// dx needs a sum over the row first. Meanwhile the copy engine loads the next rows, `stages` in all, to shared memory,
+// which takes no registers. A row's elements go to registers once, so that dx may overwrite dy or the residual.
+// The columns fix the order of a row's sum, the number of blocks that of dweight; there are no atomics.
+// Limits: bulk copies need compute capability 9.0; 512 threads hold rows of whole 16 bytes and at most 32 KiB (K = 4).
 template <class Act, class Weight, bool kUnitOffset, int N, int K, int Threads>
 __global__ void __launch_bounds__(Threads, Threads <= 256 ? 2 : 1)
     backward_kernel(Gradient<Act, Weight> g, int stages) {

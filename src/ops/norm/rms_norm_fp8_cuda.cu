@@ -1,5 +1,6 @@
-// y in FP8, in one pass over x where rows are bf16, aligned, and of at most kFusedBlocks * kFusedColumns columns.
-// Otherwise a second pass follows the one that computes rstd.
+// rms_norm with y in FP8. fused_kernel needs one pass over x. It takes bf16 rows, aligned, of at most
+// kFusedBlocks * kFusedColumns columns; their number is a multiple of 16. For others, a second pass that quantizes
+// follows the one that computes rstd.
 #include <cooperative_groups.h>
 
 #include "ops/norm/rms_norm.h"
@@ -47,9 +48,7 @@ struct NormedRows {
 
 // ---- one pass ----
 
-// A block has 32 rows of a part of the columns in registers from the sum of squares to the result: a warp has 4 rows,
-// a lane 4 vectors of each. A cluster of up to 8 blocks has complete rows. The columns of a lane and the order of sums
-// are those of forward_kernel (rms_norm_cuda.cu), whose warps are this cluster's blocks: rstd has the same bits.
+// Sizes of fused_kernel. A block has 32 rows and 1,024 columns: a warp has 4 rows, a lane 4 vectors of each.
 constexpr int kFusedRows = 32, kFusedVectors = 4, kFusedBlocks = 8;
 constexpr int kWarps = kTileThreads / 32, kWarpRows = kFusedRows / kWarps;
 constexpr int kFusedWords = 32 * kFusedVectors;  // of 8 bytes, in a row of a block
@@ -92,6 +91,13 @@ __device__ __forceinline__ void write_columns(const TileTargets& to, std::int64_
   }
 }
 
+// Memory traffic bounds the kernel (measured: docs/performance.md), so x is read once and stays in registers from the
+// sum of squares to the result. The transpose needs tiles of 32 rows, whose 32 bytes of a column fill a sector of
+// memory. 32 rows of all columns may be too many for one SM, so a cluster of up to 8 blocks has them, and the blocks
+// write their sums of squares to each other's shared memory. Shared memory also transposes the bytes.
+// The columns of a lane and the order of sums are those of forward_kernel (rms_norm_cuda.cu), whose warps correspond to
+// the blocks here: rstd has the same bits. Maxima and counts do not depend on an order.
+// Limits: clusters need compute capability 9.0; x is bf16, of which a thread holds 128 elements in 64 registers.
 template <class Weight, bool kUnitOffset>
 __global__ void __launch_bounds__(kTileThreads, 2)
     fused_kernel(Rows2<const Bf> x, const Weight* __restrict__ weight, float* rstd, float epsilon, Fp8Target target) {
@@ -182,7 +188,8 @@ bool multiple(const std::byte* data, std::uintptr_t bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
 }
 
-// 0: not in one pass. All rows are whole vectors, and the rows of a column whole 16 bytes.
+// The blocks of a cluster of fused_kernel; 0 if it does not take these rows. It takes rows of whole vectors, and
+// columns of whole 16 bytes.
 int fused_blocks(const RmsNormForward& args) {
   const std::int64_t rows = args.x.size(0), columns = args.x.size(1), blocks = ceil_div(columns, kFusedColumns);
   const bool fits = args.x.dtype() == DType::bf16 && aligned<kThreadColumns>({args.x}) &&

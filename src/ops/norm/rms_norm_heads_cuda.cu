@@ -1,5 +1,5 @@
-// rms_norm of heads inside the rows of wider matrices. Heads are short: a group of 2^n lanes of a warp handles one, and
-// a block several. As for matrices, partial sums of dweight are in the stream's scratch.
+// CUDA kernels of rms_norm for heads inside the rows of wider matrices. Heads are short: a group of 2^n lanes of a
+// warp handles one, and a block several. As for matrices, partial sums of dweight are in the stream's scratch.
 #include "ops/cuda/column_sums.cuh"
 #include "ops/norm/rms_norm_cuda.cuh"
 
@@ -85,7 +85,14 @@ struct Gradient {
   std::int64_t stride;
 };
 
-// Groups take heads round-robin and keep their part of dweight in registers; a block adds its groups' parts in order.
+// Memory traffic bounds the kernel, and a head is too short for a block: a group of `lanes` lanes has one at a time.
+// Lane l has vectors l, l + lanes, ... of N elements. x, dy and dweight are in registers; weight is short and is read
+// again for each head.
+// Sums over a head are shuffles within the group: the loop has no barrier, and the warps of an SM hide each other's
+// latency. A group adds its heads to dweight in order, then a block the parts of its groups in shared memory, then
+// sum_partials those of the blocks. So the sizes and the number of blocks fix the order, without atomics.
+// Limits: aligned heads of at most 1 KiB have 16 bytes a vector and K = 2; others, up to kRmsNormMaxHeadDim channels,
+// one element and K = 32.
 template <class Act, class Weight, bool kUnitOffset, int N, int K>
 __global__ void __launch_bounds__(kThreads) backward_kernel(Gradient<Act, Weight> g, int lanes) {
   extern __shared__ float parts[];  // [groups, columns]

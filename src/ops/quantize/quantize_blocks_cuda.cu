@@ -1,5 +1,4 @@
-// A block of threads has a tile of 128 x 128 elements: all scales of what it writes follow from the tile alone. x is
-// read once; a tile stays in registers.
+// CUDA kernel of quantize_blocks, for any shape.
 #include "ops/quantize/block_scale.h"
 #include "ops/quantize/quantize_blocks.h"
 #include "ops/quantize/quantize_tiles.cuh"
@@ -39,8 +38,9 @@ __device__ __forceinline__ int pair_place(int column, int group) {
   return (column % kPart * kGroups + column / kPart) * kPairStride + group;
 }
 
-// The scales of a tile whose first element is (line, first) of the matrix; a line is a row of it. By threads `lane` of
-// 128 with the bits of their line's amax. Writes inverse scales by line, and the zeros after the scales of a row.
+// Writes the scales of a tile whose first element is (line, first) of the matrix; a line is a row of it. 128 threads
+// call it: thread `lane` has the bits of its line's amax. It also writes the inverse scale of the line, and the zeros
+// after the scales of a row.
 template <ScaleKind kKind>
 __device__ __forceinline__ void write_scales(const BlockMatrix& to, std::int64_t line, std::int64_t first, int lane,
                                              std::uint32_t most, BlockScale of, float* inverse) {
@@ -103,6 +103,14 @@ __device__ __forceinline__ void take_maxima(const Vec<X, kPart> (&loaded)[kPart]
   }
 }
 
+// Memory traffic bounds the kernel (measured: docs/performance.md), so x is read once. A scale belongs to 128 elements
+// of a row or of a column, or to 128 x 128 elements: a block has a tile of 128 x 128, which determines all of its
+// scales. A thread has 8 x 8 elements in registers, unrounded, since q and transposed may round them by different
+// scales.
+// Shared memory has the maxima and the inverse scales, and transposes the bytes: 16 threads write 128 contiguous bytes
+// of a row or of a column. One half of the threads writes the scales of q, the other half those of transposed.
+// A maximum does not depend on the order, so that atomics on those of columns are deterministic.
+// Limit: blockIdx.y counts the tiles of rows, at most 65,535.
 template <ScaleKind kKind, __nv_fp8_interpretation_t kFormat, class X>
 __global__ void __launch_bounds__(kBlockThreads)
     quantize_blocks_kernel(Rows2<const X> x, const std::int32_t* mask, bool wide, BlockMatrix q, BlockMatrix transposed,

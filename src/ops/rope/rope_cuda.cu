@@ -24,9 +24,12 @@ __device__ __forceinline__ void sine_and_cosine(std::int32_t position, float fre
 
 constexpr int kTokens = 4;
 
-// One block handles kTokens tokens: it computes their angles once, then rotates all heads. The loads of each token's
-// first vectors are issued before the angles are computed. A thread rotates N pairs: those of two vectors that are
-// `half` apart, or, interleaved, those inside 2 N consecutive elements.
+// Memory traffic bounds the kernel: it reads and writes x once, in place (measured: docs/performance.md). But an angle
+// takes a float64 product and reduction, and all heads of a token have the same angles. So one block handles kTokens
+// tokens: it computes sines and cosines once, in shared memory, then rotates all heads.
+// A thread rotates N pairs of each token at a time: those of two vectors that are `half` apart, or, interleaved, those
+// inside 2 N consecutive elements. Its first vectors of all tokens are loaded to registers before the angles are
+// computed, so that the float64 work overlaps with these loads. There are no sums: no order can change a bit.
 template <class Act, int N, bool kInterleaved>
 __global__ void __launch_bounds__(512)
     rope_kernel(Rows2<Act> x, const std::int32_t* positions, const float* frequencies, int head_dim, int half,
