@@ -37,7 +37,11 @@ struct GatedRows {
 // memory.
 constexpr int kRowsAtOnce = 2;
 
-// A block has a tile of each of dgate, dup and, with kAgain, y.
+// A block has a tile of each of dgate, dup and, with kAgain, y. Memory traffic bounds the kernel (measured:
+// docs/performance.md), so all of them are computed in one pass over gate, up and dy. A thread has 4 rows of 8 columns
+// and keeps the bytes of its outputs in registers; it loads kRowsAtOnce rows at a time, so that 4 blocks fit an SM, or
+// 3 with kAgain. The tiles use one TileMemory for their transposes, one after the other, with barriers between them.
+// Elements do not depend on each other, and maxima and counts do not depend on an order.
 template <class Act, Gate kKind, bool kAgain>
 __global__ void __launch_bounds__(kTileThreads, kAgain ? 3 : 4)
     backward_kernel(Rows2<const Act> gate_up, Rows2<const Act> dy, bool wide, Fp8Target input, Fp8Target output) {

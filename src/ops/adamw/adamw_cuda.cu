@@ -54,7 +54,12 @@ __device__ __forceinline__ void advance(const AdamStep& s, float gradient, float
   w = fmaf(s.keep, w, -(s.step_size * m / fmaf(sqrtf(v), s.inverse_root_correction2, s.epsilon)));
 }
 
-// N elements of [begin, end) per thread. kMeasures: raises Update::amax of their parts.
+// Memory traffic bounds the kernel (measured: docs/performance.md): it reads weight, gradient and both moments once and
+// writes weight, moments and compute_weight once. A thread has N elements, 16 bytes of float32 if all views are
+// aligned, and issues their loads before it reads `skip` and the constants. The launch bounds keep 8 blocks on an SM,
+// so that enough loads are on their way. Elements do not depend on each other.
+// kMeasures: raises Update::amax of the elements' parts in the same pass, since the weights are in registers. It takes
+// more registers: 6 blocks. A maximum does not depend on an order.
 template <class Gradient, int N, bool kMeasures>
 __global__ void __launch_bounds__(kTileThreads, kMeasures ? 6 : 8)
     adamw_kernel(Update<Gradient> u, std::int64_t begin, std::int64_t end, const __grid_constant__ PartTable table) {

@@ -59,6 +59,14 @@ namespace cpu {
 
 namespace {
 
+// Backward over all segments. The multiply-adds of the vector units bound it: five GEMMs for each block of query rows
+// and keys, those of S, dP, dQ, dK and dV. A work item is a block of kKeyBlock key rows of one key-value head. K and V
+// are copied once for it, and transposed where a GEMM needs that. dK and dV stay in the thread's scratch while the item
+// passes over the blocks of query rows that see one of its keys, for all query heads of the group. So no other item
+// adds to dK and dV.
+// Many items add to a row of dQ, in float32: each waits until those of earlier keys have added theirs. The order of all
+// sums thus depends on the sizes and the segments, not on the number of threads. work_bf16() does the same on the bf16
+// units.
 template <class Act>
 class Backward {
  public:

@@ -14,7 +14,8 @@ namespace hawser::ops {
 
 namespace {
 
-// Query rows of a work item. With all heads of the group about 288, to amortize the transposition of K.
+// Query rows of a work item, 24 to 192. With all heads of a group of 2 to 12 heads they are about 288, to amortize the
+// transposition of K.
 std::int64_t block_rows(std::int64_t group) {
   return std::clamp<std::int64_t>(288 / group / 12 * 12, 24, 192);
 }
@@ -76,6 +77,13 @@ Weights weights_of(double a, double b) {
   return {lse, static_cast<float>(std::exp(a - lse)), static_cast<float>(std::exp(b - lse))};
 }
 
+// Forward over all segments. The multiply-adds of the vector units bound it. A work item is a block of query rows of
+// one segment and all query heads of one key-value head, which share K and V: each block of kKeyBlock keys is copied to
+// the thread's scratch, K transposed, and is then used for about 288 rows. The scratch of a thread is about 300 KiB at
+// head dim 64, to stay in an L2 cache; the scores of a strip of rows stay in the L1 cache.
+// Threads take items one by one. An item computes its rows completely, over their keys in order, so that the number of
+// threads changes no bit. work_bf16() does the same on the bf16 units. If all segments have one query row (decoding), a
+// row of one head is an item, and work_row() reads K and V in place.
 template <class Act, class Out>
 class Forward {
  public:

@@ -1,6 +1,13 @@
-// Fallback attention kernels for calls that cuDNN does not support: any dtypes, head dims, masks and lengths; memory of
-// one number per row and head; sums in a fixed order. One warp handles one row of a head: each lane takes one of 32
-// keys (or queries) for the scores, and every 32nd column for the sums.
+// Fallback attention kernels for calls that cuDNN does not support: any dtypes, masks and lengths, head dims up to 256.
+// They need memory of one number per row and head.
+// One warp handles one row of a head: a query row in forward_kernel and dq_kernel, a key row in dkv_kernel. The row is
+// in shared memory, its sums are in registers, kMaxColumns a lane. The warp takes 32 keys (or queries) at a time: each
+// lane computes the score of one of them, then all lanes add the 32 weighted rows, each lane to every 32nd column.
+// The kernels are written for correctness. They use no tensor cores, and no rows are shared between warps: they reach
+// about a thousandth of cuDNN's rates (measured: docs/performance.md). A warp adds all terms of its sums, in order of
+// the rows; dkv_kernel passes over all segments and query heads. So there are no atomics, and repeated calls have equal
+// bits.
+// Limits: kMaxDim columns of a head, since the sums are in registers; 65,535 heads, which blockIdx.y counts.
 #include "ops/attention/attention_kernels_cuda.h"
 #include "ops/cuda/kernel.cuh"
 

@@ -148,7 +148,10 @@ __device__ __forceinline__ void add_to(Table* to, const Vec<Table, N>& old, cons
   store<N>(to, narrow<Table>(x));
 }
 
-// Eight tokens at a time: loads their keys, then their rows of dy and the table rows of the runs that end, then sums.
+// A block has one piece and 64 * N columns; a thread has N columns and the sum of the current run in registers. The
+// rows of dy are anywhere in memory, so the latency of single loads would bound the kernel: a thread takes eight tokens
+// at a time. It loads their keys, then their rows of dy and the table rows of the runs that end, then it sums. Each row
+// of the table is written by one thread for each column, so there are no atomics.
 template <class Act, class Table, int N>
 __global__ void __launch_bounds__(64) runs_kernel(Runs<Act, Table> r) {
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * 64 + threadIdx.x) * N;

@@ -1,5 +1,7 @@
 // `GroupTiles`: tile scheduler of CUTLASS's persistent GEMM kernels for groups of rows (grouped_gemm.h). It reads the
-// offsets on the device.
+// offsets on the device, since the host does not know them: neither the grid nor the arguments depend on them. Clusters
+// take turns over the tiles of all groups, so that unequal groups leave no SM idle before the last tiles. The kernel is
+// in grouped_kernel.cuh.
 //
 // A cluster's tiles are number `cluster`, `cluster` + clusters, ... of all groups' tiles. Every warp that asks visits
 // the groups in order and checks the offsets that it passes. It ends at the first wrong one; all offsets before are

@@ -101,6 +101,10 @@ LossLayout loss_layout(const LinearCrossEntropy& call) {
   return layout;
 }
 
+// The GEMMs bound the op. So it takes chunks of rows: a GEMM computes their logits, each row of logits becomes its loss
+// and its gradient in place, by one thread, and GEMMs over the gradients follow. The workspace holds the logits of one
+// chunk only, and no logit is computed twice. Rows do not depend on each other; losses are added in float64 in order of
+// the rows, and dweight and dbias chunk by chunk. So the number of threads changes no bit; the size of a chunk may.
 void linear_cross_entropy(const LinearCrossEntropy& args) {
   const std::int64_t tokens = args.x.size(0), channels = args.x.size(1), vocabulary = args.weight.size(0);
   check_labels(args.labels, vocabulary);

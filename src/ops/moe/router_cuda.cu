@@ -1,4 +1,8 @@
-// A warp has one row of logits at a time: lane l has those of experts l, l + 32, ..., V in all.
+// CUDA kernels of the router. A warp has one row of logits at a time: lane l has those of experts l, l + 32, ..., V in
+// all. A row is short, at most kMaxExperts logits, so it stays in registers from the softmax to the result (V = 32 at
+// most), and maxima and sums over it are shuffles: top_k_kernel and backward_kernel use no shared memory and no barrier
+// of the block. statistics_kernel sums over rows: a warp adds its rows in order, a block its warps, sum_partials the
+// blocks.
 #include <climits>
 
 #include "ops/cuda/column_sums.cuh"

@@ -36,7 +36,7 @@ void quantize_rows(const CudaNative& native, const Quantize& args) {
   });
 }
 
-// `columns` of a row for each thread of a warp's share; rows are strided over the grid.
+// A thread takes N elements of a row at a time; the threads of the grid stride over the vectors of all rows.
 template <class X, int N>
 __global__ void __launch_bounds__(kThreads)
     amax_kernel(Rows2<const X> x, const std::int32_t* mask, const std::int32_t* limit, float* out) {
@@ -85,7 +85,8 @@ __global__ void delayed_kernel(const float* amaxes, float* history, float* scale
   scales[i] = (i % 2 == 0 ? of_x : of_dy)(most_recent ? amax : most);
 }
 
-// Of weights, in steps that read them unquantized: not tuned. Of matrices of `count` elements; blockIdx.y is the matrix.
+// Dequantizes weights in steps that read them unquantized: it is not tuned. A matrix has `count` elements; blockIdx.y
+// is the matrix.
 template <class Y>
 __global__ void __launch_bounds__(kThreads) dequantize_kernel(const std::uint8_t* q, const float* scale, Y* y,
                                                               std::int64_t count, __nv_fp8_interpretation_t format) {

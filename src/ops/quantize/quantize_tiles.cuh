@@ -1,5 +1,5 @@
-// What the CUDA ops that write an Fp8Output share: tiles of a matrix, computed by the op, rounded and written as rows and
-// transposed.
+// What the CUDA ops that write an Fp8Output share: tiles of a matrix, computed by the op, rounded and written as rows
+// and transposed.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -17,8 +17,8 @@ constexpr int kTileThreads = 256;
 constexpr int kTileRows = 128, kTileColumns = 64, kThreadRows = 4, kThreadColumns = 8;
 constexpr int kWords = kTileRows / 4, kWordStride = kWords + 4;
 
-// Where the words of a column of a thread begin in shared memory. The 32 words that a warp writes at a time, of 8 threads
-// of a row and 4 rows of threads, are in different banks.
+// Where the words of a column of a thread begin in shared memory. The 32 words that a warp writes at a time, of 8
+// threads of a row and 4 rows of threads, are in different banks.
 __device__ __forceinline__ int word_place(int eighth, int column) {
   return (column * kThreadColumns + eighth) * kWordStride;
 }
@@ -258,7 +258,14 @@ __device__ __forceinline__ void for_tile(const TilePlace& at, std::int64_t rows,
   }
 }
 
-// Rounds a matrix of `count` rows and `columns` columns. A source has
+// Rounds a matrix of `count` rows and `columns` columns.
+// Memory traffic bounds the kernel (measured: docs/performance.md), so it reads once what the values are computed from.
+// A block has a tile of 128 x 64 elements, a thread 4 rows of 8 columns, whose bytes stay in registers until they are
+// written as rows. Shared memory only transposes them. A thread issues all of its loads before it uses the first, if
+// the tile is inside the matrix (for_tile).
+// amax is a maximum and `saturated` a sum of whole numbers, so that the order of the blocks changes no bit. Limit:
+// blockIdx.y counts the tiles of rows, at most 65,535.
+// A source has
 //   bool wide                                the parts of its rows are aligned to 16 bytes
 //   auto of_columns<kFull>(column)          what the values of this thread's columns have in common
 //   auto load<kFull>(row, column)           what the values of its part of a row are computed from
