@@ -12,7 +12,7 @@
 //     silu, with s = sigmoid(x):  act'(x) = s * (1 + x * (1 - s))
 //
 // gate_up, dgate_up [T, 2F]; y, dy [T, F]; all act, one dtype; rows may be padded.
-// In FP8, y is E4M3 and dgate_up E5M2.
+// In FP8, y is E4M3 and dgate_up E5M2; on CUDA they have kernels of their own (gated_fp8_cuda.cu).
 // backward: y is optional; if given, it is recomputed there for the weight gradient of the down projection.
 // Aliasing: dgate_up may be gate_up (the same view), y may be dy (the same view); all other views are disjoint.
 // Op records are named swiglu or geglu.

@@ -61,8 +61,8 @@
 // Scores s are float32. Tiles without a visible pair are skipped.
 //
 // CPU: if the CPU has bf16 units (AVX512-BF16 or AMX), calls with bf16 operands and bf16 results use them
-// (attention_bf16_cpu.h). Float32 results, segments of one query row each, and calls with softcap, slopes or
-// dropout are computed in float32.
+// (attention_bf16_cpu.h). Other calls are computed in float32; so are calls with softcap, slopes or dropout, and
+// forward calls whose segments all have one query row.
 //
 // GPU: a bf16 call uses cuDNN if one of cuDNN's kernels supports it (see AttentionImplementation). All other calls use
 // the plain kernel, which is correct and slow; so do all calls with softcap, slopes or dropout.

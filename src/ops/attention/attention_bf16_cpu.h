@@ -2,7 +2,8 @@
 // and float32 sums. Softmax and all sums are float32. P and dS, operands of the next GEMM, are each split into the sum
 // of two bf16 matrices, to a relative error below 2^-17: rounding them to one would double the error of bf16 results.
 //
-// Used if q, k, v and all results of the call are bf16 and scale > 0, except for segments of one query row each.
+// It is used if q, k, v and all results of the call are bf16 and scale > 0, except for calls with softcap, slopes or
+// dropout and for forward calls whose segments all have one query row.
 //
 // Operands of a GEMM C = A B. A is row-major. B is stored in pairs of rows, as both kinds of units read it:
 //   pairs[k / 2][j] = {B[k][j], B[k + 1][j]}, k even

@@ -10,8 +10,8 @@
 //
 // ids [T] int32 in [0, total_rows); an id out of range throws on the stream. table [V, C], y [T, C], dy [T, C] act; y
 // has the dtype of table; rows of y and dy may be padded. dtable [V, C] float32 or bf16. Each sum is float32 and is
-// rounded once, however many tokens have the id. scale is rounded to float32; products are float32, y is rounded once.
-// With scale 1, y is a copy.
+// rounded once, however many tokens have the id; CUDA may divide a sum into parts, and adds these in order. scale is
+// rounded to float32; products are float32, y is rounded once. With scale 1, y is a copy.
 #pragma once
 
 #include "ops/run_op.h"

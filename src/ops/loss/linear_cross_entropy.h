@@ -21,7 +21,9 @@
 // summed in float32 in the workspace.
 // Bias, cap and softmax are float32; with bf16 weights, g is rounded to bf16 before it is multiplied and summed.
 // Aliasing: dx may be x (the same view); all other views are disjoint.
-// chunk_rows 0: chosen by loss_chunks. It changes the order of the sums in dweight, nothing else.
+// chunk_rows 0: chosen by loss_chunks. It changes the order of the sums in dweight and dbias, and the shapes of the
+// GEMMs.
+// CUDA: V is at most 442,368 (cuda::kMaxVocabulary), since a kernel has a row of logits in the shared memory of 8 SMs.
 // Source: the idea of Liger-Kernel's fused_linear_cross_entropy and llmq's fused_classifier; written from scratch.
 #pragma once
 

@@ -20,7 +20,7 @@
 //   statistics[2 E]     sum over t of logsumexp(logits[t,:])^2
 //   statistics[2 E + 1] number of tokens
 //   statistics[2 E + 2] number of (t, k) of tokens with rows[t,k] = kNoRow: dropped (ops/moe/dispatch.h)
-// Summed in float32 or better, in an order that depends on T and E alone.
+// Summed in float32 or better, in an order that depends on T and E alone (CUDA: also on the number of SMs).
 //
 // `router_loss`: the auxiliary losses of L layers, from their statistics. n: the sum of the layers' numbers of tokens.
 //   balance = E * sum over e of (sum over layers of statistics[e] / n) (sum over layers of statistics[E + e] / n)

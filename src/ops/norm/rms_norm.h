@@ -17,6 +17,10 @@
 // Aliasing: y may be x; dx may be dy or residual_gradient (the same view); otherwise the views are disjoint.
 // Optional in backward: residual_gradient, and one of dx and dweight (it is then not computed).
 // dweight is summed over blocks of rows, in order. The blocks depend on the sizes (CUDA: also on the number of SMs).
+// CUDA has fast kernels for rows of whole 16 bytes, at multiples of 16 bytes, of at most 64 KiB in forward and 32 KiB
+// in backward (rms_norm_cuda.cu), and for such heads of at most 1 KiB (rms_norm_heads_cuda.cu). Others run in slower
+// ones. y in FP8 takes one pass over x for bf16 rows of at most 8,192 channels, if T is a multiple of 16 and all
+// tensors are aligned (rms_norm_fp8_cuda.cu), otherwise two.
 // Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019. Rounding as LlamaRMSNorm of transformers in
 // float32; with bf16, everything is float32 until y is rounded once. unit_offset: Gemma3RMSNorm.
 #pragma once
