@@ -138,10 +138,11 @@ struct GroupedTile<cutlass::bfloat16_t> {
   using Shape = cute::Shape<cute::_128, cute::_256, cute::_64>;
 };
 
-// The kernel. Tensor cores bound it (measured: docs/performance.md). One block runs on each SM for the full call and
-// takes its tiles from GroupTiles. One of its three warpgroups copies tiles of A and B to shared memory, in as many
-// stages as fit; the other two have the sums of one tile of C in registers, half each, and write it. A block computes a
-// sum completely, in order of K, so that the shapes and the rows of the group alone fix the order.
+// `GroupedKernel::Kernel`: tensor cores bound it (rates beside dense GEMMs: docs/performance.md). One block runs on
+// each SM for the full call and takes its tiles from GroupTiles. One of its three warpgroups copies tiles of A and B to
+// shared memory, in as many stages as fit; the other two have the sums of one tile of C in registers, half each, and
+// write it. A block computes a sum completely, in order of K, so that the shapes and the rows of the group alone fix
+// the order.
 // Limits: compute capability 9.0; rows at multiples of 16 bytes; groups of a multiple of kGroupRows rows, so that no
 // tile has rows of two groups.
 // LayoutA: [M, K]; LayoutB: [K, N].
