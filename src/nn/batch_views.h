@@ -3,17 +3,18 @@
 // Example: one rank, one sequence of 8 rows with two documents of 5 and 3 tokens.
 //
 //   ids        8 tokens
-//   labels     each row's next token; -1 for the last row of a document: no target
+//   labels     each row's next token; the last row of a document has prepare::kIgnoredLabel, -100: no target
 //   positions  0 1 2 3 4 0 1 2
 //   diagonal   two segments {q_begin, q_count, k_begin, k_count, q_position, k_position}:
-//              {0, 5, 0, 5, 0, 0} and {5, 3, 5, 3, 5, 5}: each document sees itself alone
+//              {0, 5, 0, 5, 0, 0} and {5, 3, 5, 3, 0, 0}: positions count from a document's begin
 //
 // Segment tables are those of ops/attention/attention.h. T is the number of rows of this rank, ordered by sequence,
 // then by chunk of the sequence. In shapes, `context` is the number of ranks of the context group.
 //
 // With two-dimensional context parallelism, U ranks (comm::MeshSizes::context_heads) have the same rows in attention,
-// each some of the heads. A rank of the ring, of R = context / U, has the U T rows of its U ranks. Segment tables,
-// gather_index and the members that say so are of these rows; without it, U = 1 and they are the rank's.
+// each some of the heads. A member of the ring is U ranks, the Ulysses group, so it has U T rows; the ring has R =
+// context / U members. Segment tables, gather_index and the members that say so are of these rows; without it, U = 1
+// and they are the rank's.
 #pragma once
 
 #include <map>
@@ -40,20 +41,21 @@ struct MaskViews {
   TensorView off_diagonal, off_diagonal_count;
   // The table's contents if the host knows them when it enqueues, else null (ops::AttentionCall::host_segments).
   const std::vector<std::int32_t>* host_off_diagonal = nullptr;
-  // i32 [S * M, 6], i32 [S]: the same segments by the rank that has the keys, without those of `diagonal`; key rows are
-  // that rank's. Table i has the keys of rank i / (S / R) of the ring: of its part i % (S / R), a chunk of each
-  // sequence if the mask has a window or distances, otherwise all of its rows. M and the halves are those of
-  // off_diagonal. Without a window, every query of a segment sees every key, whose positions may have gaps unless the
-  // mask has distances. With a mask that is not causal, this rank's own keys are in the tables, too. Only if
-  // BatchShape::source_segments.
+  // i32 [S * M, 6], i32 [S], S tables of M rows: the same segments for ring attention, one table after another, by the
+  // rank that has the keys. They are without those of `diagonal`, and their key rows are that rank's. With two ranks in
+  // the ring and no window, S is 2: on rank 0, table 0 is empty, and table 1 has what rank 0's queries see of rank 1's
+  // keys. Table i has the keys of rank i / (S / R) of the ring: of its part i % (S / R), a chunk of each sequence if
+  // the mask has a window or distances, otherwise all of its rows. M and the halves are those of off_diagonal. Without
+  // a window, every query of a segment sees every key, whose positions may have gaps unless the mask has distances.
+  // With a mask that is not causal, this rank's own keys are in the tables, too. Only if BatchShape::source_segments.
   TensorView by_source, by_source_count;
   // The contents of each table if the host knows them when it enqueues, else null.
   const std::vector<std::vector<std::int32_t>>* host_by_source = nullptr;
   // Query-key pairs per head for OpRecord::flops, the same for every micro-batch: the visible pairs of full sequences
   // of one document, divided by R (BatchViews); diagonal_pairs: those of diagonal blocks, unless off_diagonal has them.
-  // Of each table by source, off_diagonal_pairs / S: the mean, as all ranks have one plan. With a KV cache, every new
-  // row is counted as if it attended to a sequence of the maximum length. Padding and packed documents, which reduce
-  // the pairs that are really computed, are ignored.
+  // A table of by_source counts as off_diagonal_pairs / S pairs, the mean, since all ranks have one plan. With a KV
+  // cache, every new row is counted as if it attended to a sequence of the maximum length. Padding and packed
+  // documents, which reduce the pairs that are really computed, are ignored.
   double diagonal_pairs = 0, off_diagonal_pairs = 0;
 };
 
@@ -79,7 +81,7 @@ struct BatchViews {
   // i32 [U T]: for each row of this rank of the ring, in its order, the index of the row in [U, T]: the rows of its
   // ranks, one after another. Only with U > 1.
   TensorView heads_index;
-  TensorView logit_positions;  // i32 [B]: rows whose logits are computed. Only with step::Purpose::logits
+  TensorView logit_positions;  // i32 [rows]: rows whose logits are computed. Only with step::Purpose::logits
   // i32 [T]: the KV cache slot that the K and V of each row are written to, or ops::kNoRow (padding). k_begin of
   // `diagonal` then indexes KV cache slots. Only with a KV cache (nn/kv_cache.h).
   TensorView slot_mapping;
@@ -91,10 +93,11 @@ struct BatchViews {
   TensorView sequence_row_ids, source_row_ids;
   // i32 [U T, 2]: those of this rank of the ring. row_ids if U is 1.
   TensorView attention_row_ids;
-  // i32 [T]: 1 for a token, 0 for padding. Only if a layer reads it (Layer::reads_token_mask).
+  // i32 [T]: 1 for a token, 0 for padding. Only if a layer reads it (Layer::reads_token_mask), or operands of Linears
+  // are quantized.
   TensorView token_mask;
   // Those that the model declares (models::ModelDescription::tables), by name: TableSpec::shape(T), or, with an entry
-  // for each of the S sequences of a micro-batch, shape(S). Row t of the T is of sequence t / (T / S).
+  // for each of the B sequences of a micro-batch, shape(B). Row t of the T is of sequence t / (T / B).
   std::map<std::string, TensorView, std::less<>> tables;
   // The contents of `diagonal` if the host knows them when it enqueues, else null (ops::AttentionCall::host_segments).
   const std::vector<std::int32_t>* host_diagonal = nullptr;

@@ -29,10 +29,10 @@
 // tensor. extent_count() throws InternalError otherwise, before a step::ModelState with such slots reserves memory.
 //
 // part depends on the mesh, which decides what is one parameter: an optimizer that is to train equally on every mesh
-// has matrix. float32 or bf16. Checkpoints have the value once for each tensor of the part, as [1]. If these differ as
-// they are loaded, since each was of another parameter, the value becomes the largest one: of scales that follow from
-// amaxes, it is that of all the tensors together. The scales of frozen weights, which are a part of their values, must
-// be equal (engine::load).
+// has matrix. float32 or bf16. Checkpoints have the value once for each tensor of the part, as [1]. If the mesh that
+// saved had these tensors in different parameters, loading takes the largest of their values: of scales that follow
+// from amaxes, it is that of all the tensors together. The scales of frozen weights, which are a part of their values,
+// must be equal (engine::load).
 #pragma once
 
 #include <vector>

@@ -84,8 +84,9 @@ struct Unit {
   std::vector<int> flats;  // indices in the model's list of flats
 };
 
-// Decides the spec of a parameter's flat; Param::flat is what its layer asks for. An optimizer that updates only the
-// matrices of blocks in its own way, or rates that depend on depth, are groups by the place.
+// Decides the spec of a parameter's flat; Param::flat is what its layer asks for. The place lets a rule give parameters
+// of some blocks a FlatSpec::group of their own: for an optimizer that treats only the matrices of blocks in its own
+// way, or for learning rates that depend on depth.
 class FlatSpecOf {
  public:
   // A function of (const Param&, const UnitPlace&), or of the Param alone.
@@ -102,8 +103,8 @@ class FlatSpecOf {
  private:
   std::function<FlatSpec(const Param&, const UnitPlace&)> rule_;
 };
-// Param::flat with Domain::sliced: without tensor and expert parallelism all domains are sharded over the same ranks,
-// so that their parameters share a flat.
+// For meshes without tensor and expert parallelism, where all domains are sharded over the same ranks: puts every
+// parameter in Domain::sliced, so that they share a flat.
 FlatSpec common_domain(const Param&);
 // `spec_of` with weights of Linears and experts in FP8 (nn/precision/fp8_scaling.h) in the blocks for which
 // in_fp8(block) is true: they are gathered in E4M3 with one scale each, and backward reads their transpose. Frozen ones

@@ -24,6 +24,7 @@ namespace hawser::nn {
 // What Layer::update() changes and reads.
 struct LayerUpdate {
   // float32: this rank's shard of a parameter's flat, with element i of the parameter at first + i, if that is inside.
+  // `first` is negative if the parameter begins in an earlier shard.
   struct Shard {
     TensorView values;
     std::int64_t first = 0;
@@ -38,8 +39,9 @@ class Layer {
  public:
   virtual ~Layer() = default;
   virtual const std::vector<Param>& params() const = 0;
-  // The saved tensors under a policy. Their number and order do not depend on the policy, nor on what is
-  // trainable. What only the gradients of frozen parameters would read is not saved. `seams`: of the passes.
+  // The tensors that the layer saves under a policy. Their number and order do not depend on the policy, nor on what is
+  // trainable. What only the gradients of frozen parameters would read is not saved. The passes have the same `seams`.
+  // nn::saved_specs() below adds what the attention exchange saves.
   virtual std::vector<SavedSpec> saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
                                              const TrainableParams& trainable, const Seams& seams) const = 0;
   // x, residual, y, dy, dresidual, dx: dense [RowCounts::residual, C] in LayerContext::dtype(). y and dx overlap no
@@ -48,7 +50,9 @@ class Layer {
   // before has written. With one norm for all (Param::shared) each layer computes norm(x) itself.
   // With NormPlace::post, y = norm(residual + f(x)): backward then writes the complete gradient of x, which is the
   // residual, to dx and does not read dresidual. Only in serial blocks.
-  // y = residual + f(x). Writes the saved tensors whose writer is forward.
+
+  // y = residual + f(x). Writes the saved tensors whose writer is forward, as far as their views are not empty: an
+  // empty view is not saved under this policy.
   virtual void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
                        const Saved&) const = 0;
   // Writes the saved tensors whose writer is recompute, from x and what forward saved. Called only if recomputes() is
@@ -78,8 +82,8 @@ class Layer {
   virtual std::optional<AttentionShape> attention_shape() const { return std::nullopt; }
 };
 
-// All that a layer saves: Layer::saved_specs, then of an attention layer AttentionExchange::saved_tensors, from the
-// last pass that computes attention (forward or recompute) to backward.
+// All that a layer saves: Layer::saved_specs, and for an attention layer then AttentionExchange::saved_tensors, which
+// live from the last pass that computes attention, forward or recompute, to backward.
 std::vector<SavedSpec> saved_specs(const Layer& layer, const Seams& seams, const RowCounts& rows, DType dtype,
                                    const SavePolicy& policy, const TrainableParams& trainable);
 

@@ -5,7 +5,8 @@
 //
 //   const TensorView& weight = ctx.weight(kNorm);                       // [C], gathered
 //   const TensorView norm = ctx.temp(ctx.dtype(), x.shape());           // bytes of the arena, planned before the run
-//   ops::rms_norm_forward(ctx.compute(), {.x = x, .weight = weight, .y = norm});
+//   const TensorView rstd = ctx.temp(DType::f32, {ctx.rows().residual});
+//   ops::rms_norm_forward(ctx.compute(), {.x = x, .weight = weight, .y = norm, .rstd = rstd});
 //   const auto rows = ctx.seams().redistribute->gather(ctx, norm);      // other ranks' rows, if there are any
 //
 // and of its backward, for each parameter:
@@ -54,10 +55,10 @@ class GradientSink {
   virtual GradientTarget target(int param) = 0;
 };
 
-// A place in a layer: with the layer's number, the key of what belongs to it and to nothing else, such as random
-// numbers. Values are part of the key: new sites go to the end.
+// A place in a layer. The number of the layer and the site together identify a Linear, or a place that draws random
+// numbers, whose key they are: new sites go to the end.
 enum class Site { qkv_projection, output_projection, up_projection, down_projection, logits, attention_probabilities };
-constexpr int kSites = 5;  // the first ones, which have Linears or experts; with a new one there, all up to it
+constexpr int kSites = 5;  // the first sites have Linears or experts: a Linear's site is one of them
 const char* to_string(Site site);
 
 // Which parameters of a layer are trainable: those whose gradients GradientSink may want. By default all.
@@ -101,7 +102,8 @@ class LayerContext {
   virtual RowCounts rows() const = 0;
   virtual const Seams& seams() const = 0;
   virtual const Scaled& parameter(int param) const = 0;
-  // The view of a parameter that has no scale. Only Linears and experts read scaled and packed ones; InternalError.
+  // The view of a parameter as it is. Throws InternalError if it is scaled, packed or there is only its transpose,
+  // which Linears and experts read.
   const TensorView& weight(int param) const {
     const Scaled& weight = parameter(param);
     HAWSER_CHECK(weight.scale.empty(), "parameter ", param, " of this layer cannot have a scale");
@@ -123,13 +125,13 @@ class LayerContext {
   // The random numbers of a site in this step: the same in every pass, on every rank and mesh, with any micro-batch
   // size; RandomKey::rows are those of the full rows. `index`: of the adapter that draws. Only with training().
   virtual ops::RandomKey random(Site site, int index = 0) const = 0;
-  // How an operand of the Linear at this site is quantized in this pass: by its format in SavePolicy::formats. The amax
-  // is empty outside of training; for x in all passes but forward, for dy in all but backward.
+  // How an operand of the Linear at this site is quantized in this pass: by its format in SavePolicy::formats. In
+  // training, forward has an amax for x, and backward for dy; otherwise it is empty.
   virtual Quantization quantization(Site, Operand) const { return {}; }
   virtual KvCache kv_cache() const { return {}; }          // of the layer that is running; for its attention seam
   virtual AuxiliaryViews auxiliary() const { return {}; }  // of the layer that is running
-  // float32 [1], 0 at the begin of a step: a layer with Layer::may_refuse() or a seam of it writes a Refusal to it, in
-  // stream order with the compute stream, and otherwise does not write. The step has the largest of all ranks.
+  // float32 [1], since a MAX over all ranks follows, and 0 at the begin of a step: a layer with Layer::may_refuse() or
+  // a seam of it writes a Refusal to it, in stream order with the compute stream, and otherwise does not write.
   virtual TensorView refusal() const { return {}; }
   // One stream waits for the work that the other has enqueued so far.
   void exchange_after_compute() { exchange().wait(compute().record_event()); }

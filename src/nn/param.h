@@ -57,9 +57,9 @@ struct FileForm {
 struct Segment {
   std::string name;  // of the global tensor, as in the Hugging Face folder: "model.layers.0.self_attn.q_proj.weight"
   std::int64_t row = 0, rows = 0;
-  // Of the global tensor, in the model's form; no dims: it has just these rows. It may have more dims than the
-  // parameter: its leading dims are then flattened into rows (experts' weights [E, out, in] in a parameter [E * out,
-  // in]).
+  // The shape of the global tensor, in the model's form. It may have no dims as an argument of fused_param(), and then
+  // becomes that of just these rows. It may have more dims than the parameter: its leading dims are then flattened into
+  // rows (experts' weights [E, out, in] in a parameter [E * out, in]).
   Shape global = {};
   Slice slice = {};  // the part of the global tensor that these rows are
   FileForm file = {};
@@ -109,7 +109,7 @@ struct PartOf {
 struct FlatSpec {
   Domain domain = Domain::sliced;
   bool trainable = true;        // false: frozen. No gradient, no moments, no master weights
-  std::optional<DType> stored;  // dtype that ranks keep; absent: float32 if trainable, otherwise the compute dtype
+  std::optional<DType> stored;  // dtype that ranks keep; absent: float32 if trainable, otherwise as gathered
   // Dtype that layers read; absent: the compute dtype. DType::nf4: frozen weights of Linears and experts only, whose
   // rows on this rank are whole blocks.
   std::optional<DType> gathered;
@@ -126,10 +126,10 @@ struct FlatSpec {
                   // rate has a schedule of its own (optim::kGroups)
   // Not trainable, but a layer of its own changes it once a step (Layer::update). float32, stored and gathered.
   bool updated_by_layer = false;
-  // Not Domain::sliced: what a tensor rank computes of the gradient is its part of a sum. False: all of it, an equal
-  // copy on each rank that has the parameter. The reduction over the shards' ranks, tensor ranks included, adds either;
-  // of copies the sum is then divided by their number. Layers set what holds without sequence parallelism;
-  // with_sequence_parallelism (nn/flat.h) adds Param::of_residual_rows.
+  // True: each tensor rank computes a partial sum of the gradient. False: each rank that has the parameter computes all
+  // of it, an equal copy. Always false with Domain::sliced. The reduction over the shards' ranks, tensor ranks
+  // included, adds either; of copies the sum is then divided by their number. Layers set what holds without sequence
+  // parallelism; with_sequence_parallelism (nn/flat.h) adds Param::of_residual_rows.
   bool partial_gradient = false;
   std::int64_t grain = 128;  // parameters and shards begin at multiples of it; a multiple of
                              // Flat::kAlignmentElements

@@ -6,7 +6,7 @@
 //
 //   forward        q = quantize(x): E4M3, with the scale that the state keeps; it records the amax of x
 //                  y = GEMM of q and W, which has been gathered in E4M3 with its own scale
-//   backward       q = quantize(dy): E5M2, likewise; then dx, and dW from the transposes of both
+//   backward       q = quantize(dy): E5M2, likewise; then dx = dy W, and dW = dy^T x
 //   after updates  a MAX over the ranks, then update_scales(): the amaxes enter the history, and new scales follow
 //                  from it; weight_scales() and quantize_weights(): W for the next step
 //
@@ -63,12 +63,13 @@ struct Quantization {
   // float32 [1]: the scale, equal on every rank; not to be changed. Empty: the scale follows from the matrix itself, as
   // with fp8_current. fp8_delayed has one in training steps.
   TensorView scale;
-  // float32 [1]: to become the maximum of itself and of the absolute values of the matrix's rows that are no padding
-  // (BatchViews::diagonal); NaN if one of them is NaN. Empty: not recorded.
+  // float32 [1]: quantize() raises it to the largest absolute value of the matrix's rows that are tokens
+  // (BatchViews::token_mask; with row_count, all rows before it), or sets it to NaN if one of them is NaN. Empty: it is
+  // not recorded.
   TensorView amax;
-  // Of the same pass. float32 [1]: to become the sum of itself and of the number of these rows' elements that are
-  // beyond the range of the scale (ops/quantize/quantize.h); and, on the host, of itself and of the matrix's elements,
-  // padding included, or with row_count those that are expected. Empty and null: not counted.
+  // saturated, float32 [1]: quantize() adds the number of these rows' elements that are beyond the range of the scale
+  // (ops/quantize/quantize.h). elements: it adds, on the host, the number of the matrix's elements, padding included,
+  // or with row_count those of `expected_rows`. Empty and null: they are not counted.
   TensorView saturated;
   std::int64_t* elements = nullptr;
   std::int64_t first_row = 0;  // of the matrix, among the RowCounts::full rows of the micro-batch
@@ -82,7 +83,7 @@ struct Quantization {
 struct FlatPiece {
   const Flat& flat;
   std::int64_t begin = 0;
-  TensorView values;  // [count], float32 or bf16: FlatSpec::stored, or loaded values of a frozen flat
+  TensorView values;  // one dim, float32 or bf16: FlatSpec::stored, or loaded values of a frozen flat
 };
 
 // One call of judge().

@@ -2,9 +2,9 @@
 //
 // Example: an MLP of width C and inner width F with T rows in bf16.
 //
-//   Checkpointing::none        forward saves norm(x) [T, C], gate and up [T, 2 F], and SwiGLU of these [T, F]
-//   Checkpointing::selective   forward saves gate and up; backward computes norm(x) and SwiGLU again
-//   Checkpointing::full        forward saves nothing; before backward, recompute computes gate and up from x again
+//   Checkpointing::none        forward saves 1 / RMS [T], norm(x) [T, C], gate and up [T, 2 F], SwiGLU [T, F]
+//   Checkpointing::selective   forward saves 1 / RMS, gate and up; backward computes norm(x) and SwiGLU again
+//   Checkpointing::full        forward saves nothing; before backward, recompute computes norm(x), gate and up again
 //
 // The executor keeps x in any case.
 //

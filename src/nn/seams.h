@@ -6,7 +6,7 @@
 //   attention        context         keys and values, or heads, of attention             parallel::AllGatherExchange;
 //                                                                                        KvCacheExchange (generation)
 //   tokens           expert          rows of tokens to their experts, and back           the default
-//   tensor_reduce    tensor          small tensors, such as maxima of sliced logits      the default
+//   tensor_reduce    tensor          parts of tensors, such as statistics of sliced logits      the default
 //
 // Other implementations are those of the tests (tests/support).
 //

@@ -22,8 +22,11 @@ inline void all_reduce(nn::LayerContext& ctx, Stream& stream, comm::Group& group
 class TensorSums : public nn::TensorReduce {
  public:
   explicit TensorSums(comm::Group& group) : group_(group) {}
-  void sum(nn::LayerContext& ctx, const TensorView& data) override { reduce(ctx, data, comm::Reduction::sum); }
-  void maximum(nn::LayerContext& ctx, const TensorView& data) override { reduce(ctx, data, comm::Reduction::max); }
+  void sum(nn::LayerContext& ctx, const TensorView& data) override {
+    ctx.exchange_after_compute();
+    all_reduce(ctx, ctx.exchange(), group_, data, comm::Reduction::sum);
+    ctx.compute_after_exchange();
+  }
   void gather(nn::LayerContext& ctx, const TensorView& part, const TensorView& all) override {
     ctx.exchange_after_compute();
     group_.all_gather(ctx.exchange(), part.reshape({part.elements()}), all.reshape({all.elements()}));
@@ -31,12 +34,6 @@ class TensorSums : public nn::TensorReduce {
   }
 
  private:
-  void reduce(nn::LayerContext& ctx, const TensorView& data, comm::Reduction reduction) {
-    ctx.exchange_after_compute();
-    all_reduce(ctx, ctx.exchange(), group_, data, reduction);
-    ctx.compute_after_exchange();
-  }
-
   comm::Group& group_;
 };
 

@@ -35,7 +35,7 @@ namespace hawser::nn {
 class LayerContext;
 struct SavePolicy;
 
-// What one attention reads and writes. Rows may be wider than their heads, whose strides are D.
+// What one attention reads and writes. The stride of rows may exceed heads * D; that of heads is D.
 struct AttentionTensors {
   TensorView q, k, v;     // [T, heads, D], [T, kv_heads, D], [T, kv_heads, D]
   TensorView o, lse;      // [T, heads, D], float32 [heads, T]: forward writes them, backward reads them
@@ -53,7 +53,7 @@ struct AttentionTensors {
 // One call of the attention op: some queries with some keys, which may be those of other ranks, in any order of rows.
 struct AttentionPart {
   AttentionTensors tensors;  // o, dq, dk and dv are in q's dtype or float32
-  // segments to window_halves have the meaning of the members of ops::AttentionCall, but `largest`.
+  // segments to window_halves have the meaning of the members of ops::AttentionCall, except `largest`.
   TensorView segments, segment_count;
   ops::SegmentForm form = ops::SegmentForm::any;
   std::vector<ops::StridedBlocks> blocks;
@@ -74,13 +74,12 @@ struct AttentionPart {
   // sequence_row_ids, source_row_ids).
   TensorView query_ids, key_ids;
   // True for the first of the parts with these query rows and heads; each row and head of a call is in one such part.
-  // It writes o and lse of all of them, and in backward dq. Results of the other parts are merged into o and lse, and
-  // in backward added to dq.
+  // Its forward overwrites o and lse, and its backward dq; the other parts are merged into o and lse, and added to dq.
   bool first = true;
   // Forward. True: the op merges the part into o and lse, and changes only rows that see a key
   // (ops::AttentionCall::accumulate); if it is the first part, it does so into o = 0 and lse = -inf, which the seam has
-  // written. False: a part that is not the first one writes temporaries for all rows, o in q's dtype, which
-  // attention_combine merges.
+  // written. False, and not the first part: the layer computes the part into temporaries of its own for all rows, o in
+  // q's dtype, and merges them into tensors.o and tensors.lse with attention_combine.
   bool accumulate_o = false;
   bool accumulate_kv = false;  // backward: the part adds to dk and dv
   double visible = 0;          // query-key pairs for each query head of `tensors`, for OpRecord::flops (MaskViews)
@@ -123,8 +122,8 @@ class AttentionExchange {
   // Layers call these two.
 
   // mask: the layer's (AttentionConfig::mask). tensors: this rank's rows, in its local order. Both start the
-  // communication: the earlier a layer calls them, the less its parts wait. It may enqueue the work that writes d_o
-  // later, before wait(0).
+  // communication: the earlier a layer calls them, the less its parts wait. Work enqueued before the call has written
+  // all views but d_o, which may follow until wait(0).
   virtual std::unique_ptr<Call> forward(LayerContext&, const AttentionMask& mask, const AttentionTensors& tensors);
   virtual std::unique_ptr<Call> backward(LayerContext&, const AttentionMask& mask, const AttentionTensors& tensors);
 

@@ -27,8 +27,9 @@
 // (Megatron-LM, arXiv 2205.05198) the rows of the residual are divided: gather is an all-gather, and sum a
 // reduce-scatter. Tensor rank i has the rows [i * residual, (i + 1) * residual) of RowCounts::full.
 //
-// The seam decides how many pieces there are, so that the communication of one overlaps the GEMM of another. Each full
-// row is in one piece. All ranks have equally many pieces, and piece p has equally many rows on all of them.
+// The seam decides how many pieces there are, so that the communication of one can overlap the GEMM of another. Each
+// full row is in one piece. All ranks have equally many pieces, and piece p has equally many rows on all of them, which
+// may be other rows on each rank, but for a sum with Order::same.
 //
 // The default implementation is one device: one piece, which is the argument itself. nn/seams.h says what holds for all
 // seams.
@@ -52,8 +53,8 @@ struct RowPiece {
 class Redistribute {
  public:
   enum class Order {
-    any,   // piece p may be other rows on each rank: the caller must not communicate between pieces
-    same,  // piece p is the same rows on all ranks: the caller communicates between pieces
+    any,   // piece p may be other rows on each rank: between pieces, layers exchange only what does not depend on rows
+    same,  // piece p is the same rows on all ranks: between pieces, layers exchange what depends on them
   };
 
   // One gather. It lives while the host enqueues its instruction.
@@ -68,8 +69,8 @@ class Redistribute {
     // or alone, and may call it again.
     virtual Scaled all() = 0;
     // The layer calls it once, after the last wait() or all(). Work that it enqueues on the compute stream afterwards
-    // may overwrite x, which other ranks read until then. What wait() and all() returned stays readable in this
-    // instruction while x, which it may be a part of, is not overwritten.
+    // may overwrite x, which other ranks read until then. Views of wait() and all() may be parts of x: the layer reads
+    // them before it overwrites x, and in this instruction only.
     virtual void finish() {}
   };
 
@@ -83,7 +84,7 @@ class Redistribute {
     virtual RowPiece target(int p) = 0;
     // The layer calls it when it has enqueued the work that writes piece p on the compute stream, before target(p + 1).
     virtual void written(int p) = 0;
-    // The layer calls it once, after all pieces, and may enqueue other work in between, which then runs during the tail
+    // The layer calls it once, after the last written(). Work that it enqueues between the two may run during the tail
     // of the sum. Work that it enqueues on the compute stream afterwards finds the result in y.
     virtual void finish() = 0;
   };
@@ -101,8 +102,8 @@ class Redistribute {
 
   // Layers ask an implementation what it prefers.
 
-  // True: backward of a column-parallel Linear computes dx before dW, so that the gather of x overlaps dx, and the tail
-  // of dx's sum overlaps dW. False: it computes dW first, whose operands are then free for dx.
+  // True: backward of a column-parallel Linear computes dx before dW, so that the gather of x can overlap dx, and the
+  // tail of dx's sum dW. False: it computes dW first, and dx may then take the memory of dW's operands.
   virtual bool overlaps() const { return false; }
   // True: each rank rounds its own rows of an x or a dy before the gather, if all ranks have the scale beforehand
   // (LinearFormat::fp8_delayed in a training step). The gather then moves one byte for each element. It is not so where

@@ -6,7 +6,7 @@
 namespace hawser::nn {
 
 void TensorReduce::gather(LayerContext& ctx, const TensorView& part, const TensorView& all) {
-  ops::copy(ctx.compute(), {.x = part, .y = all});
+  if (part.raw() != all.raw()) ops::copy(ctx.compute(), {.x = part, .y = all});
 }
 
 }  // namespace hawser::nn

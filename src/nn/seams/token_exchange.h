@@ -20,8 +20,8 @@
 //   tokens [T, C]            of this rank
 //   rows of experts [S, C]   of all ranks' tokens, by expert, of this rank's L experts
 //
-// Each without weights is the gradient of the other. The weight of an assignment is also sent alone: it arrives at its
-// expert with its row, and its gradient returns (Weights::sent).
+// Without weights, backward of dispatch is combine, and the reverse. The weight of an assignment is also sent alone: it
+// arrives at its expert with its row, and its gradient returns (Weights::sent).
 //
 // Layers know neither how often a token is sent nor where rows are summed. An implementation may send one row for each
 // assignment, whose sum the token's rank computes, or one row for each rank that has experts of the token, which sums
@@ -68,15 +68,15 @@ class TokenExchange {
     std::int64_t tokens = 0, per_token = 0, experts = 0, local_experts = 0;  // T, K, E, L
     std::int64_t capacity = 0;  // ops::ExpertPlan::capacity, of each rank's tokens; 0: no token is dropped
     Options options;
-    // Limits S / pieces to row_bound times the mean T K / pieces, rounded up, and a group of padding for each expert. 0
-    // sets no limit: S is then the most rows that there can be, as it is on one rank. If a piece of any rank has more
-    // rows, route() refuses the routing: counts are 0, nothing is sent in any call, combine() adds nothing, and
-    // LayerContext::refusal() has Refusal::expert_rows. The step then runs again with a larger plan
+    // Limits S / pieces to row_bound times the mean T K / pieces, rounded up to ops::kGroupRows, and a group of padding
+    // for each expert. 0 sets no limit: S is then the most rows that there can be, as it is on one rank. If a piece of
+    // any rank has more rows, route() refuses the routing: counts are 0, nothing is sent in any call, combine() adds
+    // nothing, and LayerContext::refusal() has Refusal::expert_rows. The step then runs again with a larger plan
     // (plan::Layout::expert_row_bound).
     double row_bound = 0;
 
-    std::int64_t ranks() const { return experts / local_experts; }              // P
-    std::int64_t rows() const;                                                  // R, of ops/moe/dispatch.h
+    std::int64_t ranks() const { return experts / local_experts; }  // P
+    std::int64_t rows() const;  // R: those of all assignments, padded for each expert
     std::int64_t expert_rows() const { return options.pieces * piece_rows(); }  // S
     std::int64_t piece_experts() const { return local_experts / options.pieces; }
     std::int64_t piece_rows() const;
@@ -95,15 +95,17 @@ class TokenExchange {
     TensorView offsets;      // i32 [E + 1]
     TensorView assignments;  // i32 [R]
     // route() writes these. token_rows is empty in backward_weight.
-    TensorView counts;  // i32 [2, E]: the assignments of this rank's tokens to each expert, and, [P, L], those of
-                        // each rank's tokens to each local expert; without padding
+    // i32 [2, E], without padding. First what this rank sends, [E]: the assignments of its tokens to each expert. Then
+    // what it receives, [P, L]: those of each rank's tokens to each of its experts.
+    TensorView counts;
     TensorView expert_offsets;  // i32 [pieces, L / pieces + 1]
     TensorView token_rows;      // i32 [S, 1]: r if row r of its piece is a token's, otherwise ops::kNoRow
     // i32 [Options::state]: what the implementation keeps for its later calls. Only it reads them, so that they may be
     // the bits of float32.
     TensorView state;
 
-    // Those of piece p.
+    // Parts of these tensors for piece p.
+
     TensorView piece_offsets(int p) const;                             // i32 [L / pieces + 1]
     TensorView piece_rows(const TensorView& of_experts, int p) const;  // of a tensor [S, ...]
   };
