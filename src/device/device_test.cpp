@@ -147,6 +147,11 @@ TEST(Access, OverlapIsExactForColumnsOfOneMatrix) {
   EXPECT_TRUE(overlap(q, {.address = 1020, .row_bytes = 200}));
   EXPECT_FALSE(overlap(q, {.address = 2000, .row_bytes = 200}));
   EXPECT_FALSE(overlap(q, {.address = 1140, .row_bytes = 60, .rows = 4, .stride = 100}));
+  // Rows that end in the next row of q, or just before it.
+  for (const std::uint64_t begin : {980, 1080}) {
+    EXPECT_TRUE(overlap(q, {.address = begin, .row_bytes = 21, .rows = 10, .stride = 100})) << begin;
+    EXPECT_FALSE(overlap(q, {.address = begin, .row_bytes = 20, .rows = 10, .stride = 100})) << begin;
+  }
 }
 
 TEST(Arena, MovesAndFrees) {

@@ -58,6 +58,10 @@ TEST_F(ResultFileTest, ReplacesOnCommitAndKeepsPermissions) {
   }
   EXPECT_EQ(text("old"), "new text");
   EXPECT_EQ(rights(path("old")), 0600);
+  write("shared", "old");
+  ::chmod(path("shared").c_str(), 0664);
+  write_result(path("shared"), "new");
+  EXPECT_EQ(rights(path("shared")), 0664) << "others read it as before";
   const mode_t mask = ::umask(027);
   write_result(path("fresh"), "x");
   ::umask(mask);
@@ -65,7 +69,7 @@ TEST_F(ResultFileTest, ReplacesOnCommitAndKeepsPermissions) {
   { ResultFile never(path("old")); }
   { ResultFile never(path("none")); }
   EXPECT_EQ(text("old"), "new text");
-  EXPECT_EQ(names(), 2u);
+  EXPECT_EQ(names(), 3u);
   // The longest name that the system accepts.
   const std::string longest(255, 'n');
   write_result(path(longest), "y");

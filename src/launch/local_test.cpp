@@ -338,6 +338,21 @@ TEST(LaunchLocal, TheFirstSignalBeforeRanksHaveStartedEndsTheRun) {
   }
 }
 
+// Slurm's --signal=USR1 announces the end of a job, however early: the ranks save as soon as they can.
+TEST(LaunchLocal, ARequestToSaveBeforeRanksHaveStartedIsKept) {
+  Launched run(2, {"late", "PIDS"});
+  run.pid_of(0);
+  run.pid_of(1);
+  kill(run.process, SIGUSR1);
+  for (const auto end = Clock::now() + std::chrono::seconds(2); run.err().empty() && Clock::now() < end;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  run.folder.write("pid.go", "");
+  ASSERT_TRUE(end_within(run.process, 10));
+  EXPECT_EQ(run.wait(), 130);
+  EXPECT_EQ(run.err(), "hawser: saving and stopping; interrupt again to stop at once\nsaved\n");
+}
+
 TEST(LaunchLocal, TheSecondInterruptEndsRanksThatDoNotStop) {
   Launched run(2, {"stubborn", "PIDS"});
   const std::vector<pid_t> pids = {run.pid_of(0), run.pid_of(1)};

@@ -255,6 +255,7 @@ TEST(FamilyKeys, ConfigRoundTrip) {
     EXPECT_EQ(description_changes(d, again), "");
     EXPECT_EQ(windows(again), windows(d));
     EXPECT_EQ(again.ropes.back().head_dim, d.ropes.back().head_dim);
+    EXPECT_EQ(again.ropes.back().truncate, d.ropes.back().truncate);
     EXPECT_EQ(again.blocks[0].attention.rope_scale, d.blocks[0].attention.rope_scale);
     for (std::size_t b = 0; b < d.blocks.size(); ++b) {
       EXPECT_EQ(again.blocks[b].moe.has_value(), d.blocks[b].moe.has_value());
@@ -282,6 +283,11 @@ TEST(FamilyKeys, ChangesOfWhatIsRead) {
   EXPECT_EQ(
       changes("gpt_neox", "{}", R"({"rope_parameters": {"partial_rotary_factor": 0.25}, "layer_norm_eps": 1e-4})"),
       "layer_norm_eps was 1e-05 and is 0.0001");
+  const auto yarn = [](const char* rest) {
+    return cat(R"({"rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 100)", rest,
+               "}}");
+  };
+  EXPECT_NE(changes("llama", yarn(""), yarn(R"(, "truncate": false)")), "");
   EXPECT_TRUE(description_changes(described_as("llama"), described_as("mistral"))
                   .starts_with("model_type was \"llama\" and is \"mistral\", "));
 }

@@ -86,6 +86,10 @@ TEST(RunPlan, EpochsBecomeSteps) {
   recipe.optimizer.warmup_steps = 4;
   plan = resolve(recipe);
   EXPECT_THROW(resolve_steps(plan, 30), UserError);
+  recipe.train.epochs = 0.07;
+  plan = resolve(recipe);
+  resolve_steps(plan, 100);
+  EXPECT_EQ(plan.steps, 7) << "0.07 * 100 is above 7 in binary numbers";
 }
 
 TEST(RunPlan, SharesOfTheRunBecomeSteps) {

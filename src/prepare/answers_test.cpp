@@ -36,6 +36,19 @@ TEST(Answers, LeaveOutMessagesWithoutWeight) {
             "f: no target tokens: no assistant turn with a weight at line 7");
 }
 
+// Blocks that name what is learned do not make a turn without a weight learned.
+TEST(Answers, LeaveOutBlocksOfMessagesWithoutWeight) {
+  const std::string source =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+      "<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}";
+  const auto learned = [&](const char* first) {
+    const std::string said = R"({"role": "assistant", "content": "bc", "weight": )";
+    return learned_by(source, kChatMl, line_with(kAsk + said + first + "}, " + kAsk + kSay));
+  };
+  EXPECT_EQ(learned("1"), "bc<|im_end|> / a<|im_end|>");
+  EXPECT_EQ(learned("0"), "a<|im_end|>");
+}
+
 TEST(Answers, RejectRolesThatTheTemplateDoesNotName) {
   const Learned learned(kQuickstart, "chatml");
   const auto line = [](const std::string& role) {

@@ -39,6 +39,25 @@ TEST(TensorView, SlicesRowsAndColumns) {
   EXPECT_THROW(storage.view().data<Bf16>(), InternalError);
 }
 
+TEST(TensorView, SomeColumnsOfOneRowAreDense) {
+  const auto device = make_cpu_device();
+  const Storage storage(*device, DType::f32, {4, 6});
+  const TensorView row = storage.view().rows(2, 1).columns(1, 4);
+  EXPECT_TRUE(row.dense());
+  EXPECT_EQ(row.reshape({2, 2}).raw(), row.raw());
+}
+
+// With gaps of several widths an access is all bytes from the first element to the last.
+TEST(TensorView, AnAccessHasEveryElement) {
+  const auto device = make_cpu_device();
+  const Storage storage(*device, DType::f32, {3, 6, 8});
+  const TensorView inner = storage.view().slice(1, 1, 3).slice(2, 2, 4);
+  const TensorView last = inner.slice(0, 2, 1).slice(1, 2, 1).slice(2, 3, 1);
+  EXPECT_TRUE(overlap(reads(inner), writes(last)));
+  const Access a = reads(inner);
+  EXPECT_EQ(a.address + static_cast<std::uint64_t>(a.row_bytes), reinterpret_cast<std::uint64_t>(last.raw()) + 4);
+}
+
 // Every range of a tensor is covered once, in order, by at most 2 * rank - 1 boxes.
 TEST(BoxesOfRange, CoverEveryRangeWithFewBoxes) {
   const auto device = make_cpu_device();

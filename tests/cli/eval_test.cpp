@@ -120,6 +120,10 @@ TEST_F(Eval, RanksWithDifferentInputsAreRejected) {
   expect(together("one.jsonl" + length, "other.jsonl" + length), "ranks read different data");
   expect(together("one.jsonl" + length, "one.jsonl" + length + " --gradient-norms"),
          "eval: ranks have different options");
+  // What one rank alone cannot read ends all, whichever rank it is.
+  for (const auto& [first, second] : {std::pair("none.jsonl", "one.jsonl"), std::pair("one.jsonl", "none.jsonl")}) {
+    expect(together(first + length, second + length), "none.jsonl");
+  }
 }
 
 TEST_F(Eval, TextIsEncodedByTheTokenizerBesideTheModel) {

@@ -1,5 +1,7 @@
 // Models of other families than Llama, as a user trains them: experts in fit, resume, eval, export, generate and
 // inspect; and what commands print for files that do not fit together.
+#include <cmath>
+#include <cstdio>
 #include <map>
 
 #include "base/testing/test_paths.h"
@@ -140,6 +142,11 @@ TEST_F(Families, AMixtralTrainsResumesAndEvaluates) {
   const std::string eval = "eval --data text.jsonl --sequence-length 24 --gradient-norms --model ";
   const nlohmann::json expected = json(eval + "run");
   EXPECT_GT(expected["router_loss"].get<double>(), 0.08);
+  const double of_text = expected["loss"].get<double>() - expected["router_loss"].get<double>();
+  const std::string table = on_terminal("eval --data text.jsonl --sequence-length 24 --model run").out;
+  char perplexity[40];
+  std::snprintf(perplexity, sizeof perplexity, "\nperplexity    %.4g\n", std::exp(of_text));
+  EXPECT_NE(table.find(perplexity), std::string::npos) << perplexity << table;
   for (const char* options : {"out", "out --ranks 2", "out --ranks 2 --set parallel.context_parallel_degree=2"}) {
     const nlohmann::json got = json(eval + options);
     for (const char* key : {"loss", "router_loss"}) {

@@ -144,6 +144,23 @@ TEST_F(Formats, ErrorsNameThePlaceInTheFile) {
   EXPECT_FALSE(fs::exists(folder_ / "run/data/train.idx"));
 }
 
+// A checkpoint is evaluated on data with the names of its run; --set gives the names of other data.
+TEST_F(Formats, AnEvaluationReadsTheNamesOfTheRun) {
+  const auto named = [](const std::string& asked, const std::string& said) {
+    return Json{{asked, "ab"}, {said, "cde"}}.dump() + "\n";
+  };
+  write("usual.jsonl", named("instruction", "output"));
+  write("mine.jsonl", named("ask", "reply"));
+  write("other.jsonl", named("q", "a"));
+  write("recipe.yaml", recipe("mine.jsonl, columns: {instruction: ask, output: reply}", "run"));
+  ASSERT_EQ(hawser("fit recipe.yaml").code, 0);
+  const double loss = json("eval --model run --data usual.jsonl")["loss"];
+  EXPECT_EQ(json("eval --model run --data mine.jsonl")["loss"], loss);
+  const std::string names = " --set 'data.columns={instruction: q, output: a}'";
+  EXPECT_EQ(json("eval --model run --data other.jsonl" + names)["loss"], loss);
+  EXPECT_EQ(hawser("eval --model run --data other.jsonl").code, 2) << "names of neither";
+}
+
 TEST_F(Formats, LongConversationsAreReported) {
   std::string lines;
   for (const int length : {3, 4, 40, 5, 60}) {
@@ -171,11 +188,14 @@ TEST_F(Formats, LongConversationsAreReported) {
   expect("prepare recipe.yaml" + truncate, found + "truncated: 70 tokens (43.2%) left out, 70 of them learned");
   EXPECT_EQ(json("prepare recipe.yaml --json" + drop)["train"]["long_documents"]["count"], 2);
   // A run is evaluated as it was trained.
-  write("valid.yaml", recipe("long.jsonl, validation: long.jsonl", "dropped", 24));
-  const nlohmann::json fit = json("fit valid.yaml --json" + drop);
-  const nlohmann::json eval = json("eval --model dropped --data dropped/data/valid");
-  EXPECT_EQ(eval["tokens"], 4 + 5 + 6);
-  EXPECT_NEAR(eval["loss"].get<double>(), fit["validation_loss"].get<double>(), 1e-5);
+  for (const auto& [set, output, tokens] :
+       {std::tuple(truncate, "truncated", 4 + 5 + 6 + 2 * 16), std::tuple(drop, "dropped", 4 + 5 + 6)}) {
+    write("valid.yaml", recipe("long.jsonl, validation: long.jsonl", output, 24));
+    const nlohmann::json fit = json("fit valid.yaml --json" + set);
+    const nlohmann::json eval = json(cat("eval --model ", output, " --data ", output, "/data/valid"));
+    EXPECT_EQ(eval["tokens"], tokens) << output;
+    EXPECT_NEAR(eval["loss"].get<double>(), fit["validation_loss"].get<double>(), 1e-5) << output;
+  }
   const testing::Ran resumed = hawser("fit valid.yaml --resume --set train.steps=3");
   EXPECT_EQ(resumed.code, 0) << resumed.err;
   EXPECT_NE(resumed.err.find("data.long_documents was \"drop\" and is \"split\""), std::string::npos) << resumed.err;

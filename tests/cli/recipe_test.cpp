@@ -199,6 +199,25 @@ TEST_F(RecipeInit, PlansEpochsFromASample) {
   EXPECT_FALSE(nlohmann::json::parse(without.out).contains("steps"));
 }
 
+// Only the first 256 KiB are looked at; held-out documents are not trained on.
+TEST_F(RecipeInit, EstimatesAnEpochOfALargeFile) {
+  constexpr int kDocuments = 4000, kIds = 60, kLength = 128, kBatch = 8;
+  nlohmann::json ids = nlohmann::json::array();
+  for (int i = 0; i < kIds; ++i) ids.push_back(20 + i % 70);
+  const std::string line = nlohmann::json{{"input_ids", ids}}.dump() + "\n";
+  std::string lines;
+  for (int i = 0; i < kDocuments; ++i) lines += line;
+  ASSERT_GT(lines.size(), std::size_t{512} << 10);
+  write("data.jsonl", lines);
+  write("r.yaml",
+        cat("model: {path: ", tiny("gqa"), "}\ndata: {train: data.jsonl, sequence_length: ", kLength,
+            ", validation_fraction: 0.2}\ntrain: {epochs: 1, global_batch_size: ", kBatch, "}\noutput: run\n"));
+  const testing::Ran planned = hawser("plan r.yaml --json");
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  const double sequences = 0.8 * kDocuments / (kLength / kIds);
+  EXPECT_NEAR(nlohmann::json::parse(planned.out)["steps"].get<double>(), sequences / kBatch, 3) << planned.out;
+}
+
 // Batches that the user set make evaluations dear in a short run.
 TEST_F(RecipeInit, EvaluationsCostAPartOfTheTime) {
   write("data.jsonl", testing::forty_documents());

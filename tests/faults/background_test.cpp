@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -69,6 +71,26 @@ TEST(Background, SavesByTheClockOfRankZero) {
     going.wait();
     EXPECT_GT(verified_step(place.out()), first);
   }
+}
+
+// The bound is half the time between the saves: the first one may have begun long before it is seen.
+TEST(Background, TheTimeBetweenSavesIsInMinutes) {
+  constexpr int kSaves = 3;  // after the first
+  constexpr double kMinutes = 0.01;
+  const Workplace place;
+  Fit going(place, {"--ranks", "1", "train.steps=1000000", "checkpoint.every_steps=0",
+                    cat("checkpoint.every_minutes=", kMinutes), "checkpoint.keep_last=1000"});
+  const auto saves = [&] {
+    const fs::path folder = place.out() / "checkpoints";
+    return fs::exists(folder) ? std::distance(fs::directory_iterator(folder), fs::directory_iterator()) : 0;
+  };
+  ASSERT_TRUE(eventually([&] { return saves() > 0 || !going.going(); })) << going.err();
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_TRUE(eventually([&] { return saves() > kSaves || !going.going(); })) << going.err();
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  going.kill_all();
+  going.wait();
+  EXPECT_GT(passed.count(), kSaves * 60 * kMinutes / 2);
 }
 
 // If host memory has no space for the snapshot, a message is printed and the run's results are unchanged.

@@ -123,6 +123,7 @@ constexpr ConvertedKey kCases[] = {
     {"max_grad_norm: 0.3", "optimizer.gradient_clip", "0.3"},
     {"save_strategy: steps\nsave_steps: 50", "checkpoint.every_steps", "50"},
     {"saves_per_epoch: 2\nmax_steps: 70\nnum_epochs: 1", "checkpoint.every_steps", "35"},
+    {"saves_per_epoch: 2\nmax_steps: 80\nnum_epochs: 2", "checkpoint.every_steps", "20"},
     {"saves_per_epoch: 2", "checkpoint.every_steps", "0"},
     {"save_strategy: 'no'", "checkpoint.every_minutes", "0.0"},
     {"save_total_limit: 5", "checkpoint.keep_last", "5"},

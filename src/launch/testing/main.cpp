@@ -92,11 +92,18 @@ int main(int argc, char** argv) {
   if (argc > 1 && std::string(argv[1]) == "absent" && hawser::launched_as().rank > 0) {
     for (;;) pause_ms(1000);
   }
+  // Each writes its pid to ARGUMENT.RANK, starts when there is a file ARGUMENT.go, and goes on as "wait".
+  const bool late = argc > 2 && std::string(argv[1]) == "late";
+  if (late) {
+    const std::string name = argv[2];
+    std::ofstream(name + "." + std::to_string(hawser::launched_as().rank)) << getpid();
+    while (access((name + ".go").c_str(), F_OK) != 0) pause_ms(20);
+  }
   MPI_Init(&argc, &argv);
   hawser::note_started();
   int rank = 0;
   int ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  return run(argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "", rank, ranks);
+  return run(late ? "wait" : argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "", rank, ranks);
 }

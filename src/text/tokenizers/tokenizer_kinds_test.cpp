@@ -147,6 +147,28 @@ TEST(TokenizerKinds, SurfacesMakeTheText) {
   EXPECT_EQ(clip->surface(*clip->id_of("the</w>")), "the ");
 }
 
+// Where the map replaces a letter, its mark is lost if both have at most five bytes, as in the library.
+TEST(TokenizerKinds, ShortClustersAreReplacedAsAWhole) {
+  const auto tokenizer = load_tokenizer((kGolden / "xlm-style").string());
+  const auto ids = [&](const std::string& text) {
+    std::vector<std::int32_t> out;
+    tokenizer->encode(text, out, false);
+    return out;
+  };
+  EXPECT_EQ(ids("\uFB01\u0301"), ids("fi"));        // the ligature fi: five bytes with its mark
+  EXPECT_EQ(ids("\uFB01\u1DC4"), ids("fi\u1DC4"));  // six bytes
+}
+
+// A text may end within a character.
+TEST(TokenizerKinds, EachByteThatIsNoCharacterIsShown) {
+  for (const char* name : {"sp-bpe-bytes", "sp-unigram-bytes", "llama2-style"}) {
+    const auto tokenizer = load_tokenizer((kGolden / name).string());
+    const std::vector<std::int32_t> ids = {*tokenizer->id_of("<0xE2>"), *tokenizer->id_of("<0x82>"),
+                                           *tokenizer->id_of("\u2581the")};
+    EXPECT_EQ(tokenizer->decode(ids), "\uFFFD\uFFFD the") << name;
+  }
+}
+
 class TokenizerFiles : public ::testing::Test {
  protected:
   std::string rejection(const char* name, const std::string& content) {
