@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
   if (argc > 1 && std::string(argv[1]) == "absent" && hawser::launched_as().rank > 0) {
     for (;;) pause_ms(1000);
   }
-  // Each writes its pid to ARGUMENT.RANK, starts when there is a file ARGUMENT.go, and goes on as "wait".
+  // Each writes its pid to ARGUMENT.RANK, starts when there is a file ARGUMENT.go, and continues as "wait".
   const bool late = argc > 2 && std::string(argv[1]) == "late";
   if (late) {
     const std::string name = argv[2];
