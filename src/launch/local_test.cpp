@@ -348,7 +348,7 @@ TEST(LaunchLocal, ARequestToSaveBeforeRanksHaveStartedIsKept) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   run.folder.write("pid.go", "");
-  ASSERT_TRUE(end_within(run.process, 10));
+  ASSERT_TRUE(end_within(run.process, 20));
   EXPECT_EQ(run.wait(), 130);
   EXPECT_EQ(run.err(), "hawser: saving and stopping; interrupt again to stop at once\nsaved\n");
 }
