@@ -83,28 +83,26 @@ models::Model model_of(const char* config) {
   return models::Model(std::move(description));
 }
 
-plan::Layout layout_of(const Case& one, const models::Model& model, DeviceKind device) {
-  plan::Layout layout;
+plan::LayoutChoices layout_of(const Case& one, const models::Model& model, DeviceKind device) {
+  plan::LayoutChoices layout;
   layout.device = device;
   layout.mesh = one.mesh;
   layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::bf16;
   layout.head_groups = device == DeviceKind::cuda ? plan::kCudaHeadGroups : 1;
-  layout.batch = {.sequences = 1,
-                  .sequence_length = 128 * one.mesh.context,
-                  .max_documents = 1,
-                  .context = one.mesh.context,
-                  .chunks_per_rank = one.mesh.context == 1 ? 1 : 2};
-  plan::set_masks(layout.batch, model);
+  layout.batch_sizes = {.sequences = 1,
+                        .sequence_length = 128 * one.mesh.context,
+                        .max_documents = 1,
+                        .context = one.mesh.context,
+                        .chunks_per_rank = one.mesh.context == 1 ? 1 : 2};
   layout.micro_batches = one.micro_batches;
   layout.policies.assign(static_cast<std::size_t>(model.layers()), {.checkpointing = one.checkpointing});
-  plan::set_bounds(layout);
   return layout;
 }
 
-step::StepInput input_of(const plan::Layout& layout, const models::Model& model) {
-  const std::int64_t batch = layout.batch.sequences * layout.micro_batches * layout.data_ranks();
+step::StepInput input_of(const plan::LayoutChoices& layout, const models::Model& model) {
+  const std::int64_t batch = layout.batch_sizes.sequences * layout.micro_batches * layout.data_ranks();
   const batches::BatchLoader loader(
-      profile::synthetic_sequences({}, batch, layout.batch.sequence_length, 1, model.vocabulary()), layout.batch,
+      profile::synthetic_sequences({}, batch, layout.batch_sizes.sequence_length, 1, model.vocabulary()), layout.batch,
       {.data_rank = 0, .data_ranks = layout.data_ranks(), .context_rank = 0, .context_ranks = layout.mesh.context},
       {.global_batch_size = batch, .shuffle = false});
   step::StepInput input{.record = {.learning_rate = 1e-5F, .step = 1, .inverse_targets = 1e-4F}};
@@ -116,9 +114,9 @@ step::StepInput input_of(const plan::Layout& layout, const models::Model& model)
 
 void measure(const Case& one, const char* name, Device& device) {
   const models::Model model = model_of(one.config);
-  const plan::Layout layout = layout_of(one, model, device.kind());
+  const plan::LayoutChoices layout = layout_of(one, model, device.kind());
   const std::unique_ptr<comm::Mesh> mesh = comm::make_meta_mesh(layout.mesh, Rank(0));
-  engine::Session session(model, layout, device, *mesh, {step::Purpose::train});
+  engine::Session session(model, plan::derive(layout, model), device, *mesh, {step::Purpose::train});
   session.initialise(1);
   const step::StepInput input = input_of(layout, model);
   std::vector<double> seconds, ended;

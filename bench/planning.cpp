@@ -81,20 +81,19 @@ models::Model model_of(const Shape& shape) {
   HAWSER_CHECK(false, "no model ", shape.model);
 }
 
-plan::Layout layout_of(const Shape& shape, const models::Model& model) {
-  plan::Layout layout;
+plan::LayoutChoices layout_of(const Shape& shape, const models::Model& model) {
+  plan::LayoutChoices layout;
   layout.device = shape.device;
   layout.mesh = shape.mesh;
   layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::bf16;
   layout.head_groups = shape.device == DeviceKind::cuda ? plan::kCudaHeadGroups : 1;
-  layout.batch = {.sequences = shape.sequences,
-                  .sequence_length = shape.length,
-                  .max_documents = shape.documents,
-                  .context = shape.mesh.context,
-                  .chunks_per_rank = shape.mesh.context == 1 ? 1 : 2};
-  plan::set_masks(layout.batch, model);
+  layout.batch_sizes = {.sequences = shape.sequences,
+                        .sequence_length = shape.length,
+                        .max_documents = shape.documents,
+                        .context = shape.mesh.context,
+                        .chunks_per_rank = shape.mesh.context == 1 ? 1 : 2};
   layout.micro_batches = shape.micro_batches;
-  layout.in_flight = shape.in_flight;
+  layout.schedule.group = shape.in_flight;
   layout.prefetch = shape.prefetch;
   layout.accumulation = shape.accumulation;
   layout.shard_policy = shape.shard_policy;
@@ -103,7 +102,6 @@ plan::Layout layout_of(const Shape& shape, const models::Model& model) {
     layout.policies.push_back({.checkpointing = shape.policies[block % shape.policies.size()],
                                .delay_weight_gradients = shape.delay_weight_gradients});
   }
-  plan::set_bounds(layout);
   return layout;
 }
 
@@ -115,9 +113,9 @@ double user_seconds() {
 
 void speed(const Shape& shape) {
   const models::Model model = model_of(shape);
-  const plan::Layout layout = layout_of(shape, model);
+  const plan::LayoutChoices layout = layout_of(shape, model);
   const double start = user_seconds();
-  const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+  const plan::RankPlan plan = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
   const double planned = user_seconds();
   rusage used{};
   getrusage(RUSAGE_SELF, &used);
@@ -136,7 +134,8 @@ void speed(const Shape& shape) {
 
 void size(const Shape& shape) {
   const models::Model model = model_of(shape);
-  const plan::RankPlan plan = plan::plan_rank(model, layout_of(shape, model), step::Purpose::train, 0);
+  const plan::RankPlan plan =
+      plan::plan_rank(model, plan::derive(layout_of(shape, model), model), step::Purpose::train, 0);
   plan::check_plans({&plan}, {0});
   const program::Placement& placement = plan.buffers.placement;
   std::printf("%lld\t%lld\t%.5f\t%s\n", static_cast<long long>(placement.bytes),

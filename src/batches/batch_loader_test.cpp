@@ -47,14 +47,14 @@ std::vector<std::pair<int, int>> step_rows(const std::shared_ptr<const SequenceS
 
 BatchShape shape_of(std::int64_t sequences, std::int64_t length, int context,
                     SequenceSplit split = SequenceSplit::zigzag) {
-  return {.sequences = sequences,
-          .sequence_length = length,
-          .max_documents = 8,
-          .context = context,
-          .chunks_per_rank = context == 1                     ? 1
-                             : split == SequenceSplit::zigzag ? 2
-                                                              : 3,
-          .split = split};
+  return {{.sequences = sequences,
+           .sequence_length = length,
+           .max_documents = 8,
+           .context = context,
+           .chunks_per_rank = context == 1                     ? 1
+                              : split == SequenceSplit::zigzag ? 2
+                                                               : 3,
+           .split = split}};
 }
 
 TEST(BatchLoader, StepIsTheSameOnEveryLayout) {
@@ -181,19 +181,19 @@ TEST(Prefetcher, RethrowsErrorsOfTheLoader) {
 
 TEST(BatchShape, FollowsPackingAndRanks) {
   PackingPlan packing{.sequence_length = 1000, .max_documents = default_max_documents(Packing::documents, 1000)};
-  BatchShape shape = batch_shape(packing, 1, 2, 0);
+  BatchShape shape{batch_sizes(packing, 1, 2, 0)};
   EXPECT_EQ(shape.chunks_per_rank, 4);
   EXPECT_EQ(shape.max_documents, 15);
   EXPECT_EQ(shape.padded_length(), 1000);
   EXPECT_EQ(shape.local_rows(), 500);
   packing = {
       .pack = Packing::chunks, .sequence_length = 1000, .max_documents = default_max_documents(Packing::chunks, 1000)};
-  shape = batch_shape(packing, 1, 2, 0);
+  shape = {batch_sizes(packing, 1, 2, 0)};
   EXPECT_EQ(shape.split, SequenceSplit::zigzag);
   EXPECT_EQ(shape.chunks_per_rank, 2);
   EXPECT_EQ(shape.max_documents, 1);
-  EXPECT_EQ(batch_shape(packing, 1, 2, 6).chunks_per_rank, 6);
-  EXPECT_EQ(batch_shape(packing, 1, 1, 6).chunks_per_rank, 1);
+  EXPECT_EQ(batch_sizes(packing, 1, 2, 6).chunks_per_rank, 6);
+  EXPECT_EQ(batch_sizes(packing, 1, 1, 6).chunks_per_rank, 1);
 }
 
 }  // namespace batch_loader_test

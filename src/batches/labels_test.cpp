@@ -27,9 +27,15 @@ Sequence sequence_of(const std::vector<std::int32_t>& labels, const std::vector<
   return s;
 }
 
+BatchShape shape_of(const BatchSizes& sizes, const LabelSpec& labels) {
+  BatchShape shape{sizes};
+  shape.labels = labels;
+  return shape;
+}
+
 std::string problem_of(const std::vector<std::int32_t>& labels, const LabelSpec& spec) {
   try {
-    const BatchShape shape{.sequence_length = 8, .max_documents = 2, .labels = spec};
+    const BatchShape shape = shape_of({.sequence_length = 8, .max_documents = 2}, spec);
     make_micro_batch(std::vector{sequence_of(labels, {3, 2})}, shape, 0);
   } catch (const UserError& error) {
     return error.what();
@@ -71,7 +77,7 @@ class OneSequence : public SequenceSet {
 TEST(Labels, AreThoseOfRowsOnEveryRank) {
   const Sequence sequence = sequence_of({kNone, kNone, 2, kNone, 1, kNone, kNone}, {3, 4});
   for (const SequenceSplit split : {SequenceSplit::zigzag, SequenceSplit::by_work}) {
-    BatchShape shape{.sequence_length = 8, .max_documents = 2, .context = 2, .labels = {LabelRows::own, 3}};
+    BatchShape shape = shape_of({.sequence_length = 8, .max_documents = 2, .context = 2}, {LabelRows::own, 3});
     shape.split = split;
     shape.chunks_per_rank = split == SequenceSplit::zigzag ? 2 : 4;
     std::int64_t found = 0;
@@ -94,7 +100,7 @@ TEST(Labels, AreThoseOfRowsOnEveryRank) {
 TEST(Labels, OfOtherDataAreRejected) {
   const auto problem = [](LabelRows data, LabelRows model) -> std::string {
     try {
-      const BatchShape shape{.sequence_length = 8, .max_documents = 2, .labels = {model, 3}};
+      const BatchShape shape = shape_of({.sequence_length = 8, .max_documents = 2}, {model, 3});
       const BatchLoader loader(std::make_shared<OneSequence>(sequence_of({1, kNone}, {2}), data), shape, {}, {});
     } catch (const UserError& error) {
       return error.what();

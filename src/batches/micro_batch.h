@@ -1,4 +1,4 @@
-// `BatchShape`, `MicroBatch`: the rows and attention segments of one rank in one micro-batch.
+// `BatchSizes`, `BatchShape`, `MicroBatch`: the rows and attention segments of one rank in one micro-batch.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace hawser::batches {
 
 enum class SequenceSplit { zigzag, by_work };
 
-// Sizes that are the same for every micro-batch of a run. The plan is made from them, before any data is read.
-struct BatchShape {
+// What a recipe chooses of the micro-batches of a run: their size, and how context-parallel ranks divide them.
+struct BatchSizes {
   std::int64_t sequences = 1;        // per micro-batch and data rank
   std::int64_t sequence_length = 0;  // maximum tokens of a sequence
   std::int64_t max_documents = 1;    // per sequence
@@ -24,12 +24,7 @@ struct BatchShape {
   int chunks_per_rank = 1;  // of the ring
   int together = 1;         // by_work: adjacent chunks assigned as one if that is balanced (deal_by_work)
   SequenceSplit split = SequenceSplit::zigzag;
-  std::vector<MaskShare> masks = {MaskShare{}};  // of the model's attention layers
-  int row_multiple = 1;                          // local_rows() is a multiple of it
-  bool source_segments = false;                  // micro-batches have MicroBatch::by_source
-  bool all_row_ids = false;                      // tables have the row ids of all ranks
-  std::vector<TableSpec> tables = {};            // that the model declares: MicroBatch::tables
-  LabelSpec labels = {};                         // that the model's head reads
+  bool source_segments = false;  // micro-batches have MicroBatch::by_source
 
   int ring() const { return context / context_heads; }  // ranks that the chunks of a sequence are split over
   int chunks() const { return ring() * chunks_per_rank; }
@@ -39,21 +34,32 @@ struct BatchShape {
   bool splits_windows() const { return !equal_chunks(); }
   // Elements of MicroBatch::by_source of a mask.
   int sources(const AttentionMask& mask) const { return ring() * (by_chunk(mask) ? chunks_per_rank : 1); }
+  SegmentBounds max_segments() const {
+    return batches::max_segments(sequences, max_documents, chunks_per_rank, ring());
+  }
+};
+
+// What is the same for every micro-batch of a run: the sizes, and what follows from the model and the layout
+// (plan::derive). The plan is made from it, before any data is read.
+struct BatchShape : BatchSizes {
+  std::vector<MaskShare> masks = {MaskShare{}};  // of the model's attention layers
+  int row_multiple = 1;                          // local_rows() is a multiple of it
+  bool all_row_ids = false;                      // tables have the row ids of all ranks
+  std::vector<TableSpec> tables = {};            // that the model declares: MicroBatch::tables
+  LabelSpec labels = {};                         // that the model's head reads
+
   std::int64_t chunk_length() const;
   std::int64_t padded_length() const { return chunks() * chunk_length(); }
   // Rows of a rank, and of a rank of the ring: those that a head's attention is computed for.
   std::int64_t local_rows() const { return attention_rows() / context_heads; }
   std::int64_t attention_rows() const { return sequences * chunks_per_rank * chunk_length(); }
   std::int64_t global_rows() const { return sequences * padded_length(); }
-  SegmentBounds max_segments() const {
-    return batches::max_segments(sequences, max_documents, chunks_per_rank, ring());
-  }
 };
 
-// The shape of micro-batches of `sequences` over `context` ranks. Packed documents are split by work, in 4 chunks per
+// The sizes of micro-batches of `sequences` over `context` ranks. Packed documents are split by work, in 4 chunks per
 // rank, or 16 in groups of 4 if each has 64 rows or more; Packing::chunks uses zig-zag. `context_chunks` (0: none)
 // overrides the number of chunks, and then splits by work. With one context rank there is one chunk.
-BatchShape batch_shape(const PackingPlan& packing, std::int64_t sequences, int context, int context_chunks);
+BatchSizes batch_sizes(const PackingPlan& packing, std::int64_t sequences, int context, int context_chunks);
 
 // Segments, and `complete` and `by_source`, are those of attention: of the rank's ring index, with
 // BatchShape::attention_rows() rows. All else is of this rank's rows.

@@ -142,10 +142,10 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
     const auto pick = [&](std::uint64_t bound, std::uint64_t what) {
       return static_cast<std::int64_t>(random.below(bound, trial, 1000 + what));
     };
-    BatchShape shape{.sequences = 1 + pick(3, 0),
-                     .sequence_length = 1 + pick(40, 1),
-                     .max_documents = 1 + pick(6, 2),
-                     .context = static_cast<int>(1 + pick(5, 3))};
+    BatchShape shape{{.sequences = 1 + pick(3, 0),
+                      .sequence_length = 1 + pick(40, 1),
+                      .max_documents = 1 + pick(6, 2),
+                      .context = static_cast<int>(1 + pick(5, 3))}};
     shape.split = pick(2, 4) == 0 ? SequenceSplit::zigzag : SequenceSplit::by_work;
     if (shape.context > 1) {
       shape.chunks_per_rank = shape.split == SequenceSplit::zigzag ? 2 : static_cast<int>(1 + pick(4, 5));
@@ -336,7 +336,7 @@ TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
 
 // The ranks with heads of a rank of the ring have its rows, in equal parts of each sequence.
 TEST(MicroBatch, HeadsHaveTheRowsOfARankOfTheRing) {
-  BatchShape ring{.sequences = 2, .sequence_length = 45, .max_documents = 3, .context = 2, .chunks_per_rank = 2};
+  BatchShape ring{{.sequences = 2, .sequence_length = 45, .max_documents = 3, .context = 2, .chunks_per_rank = 2}};
   ring.row_multiple = 3;
   BatchShape both = ring;
   both.context = 6;

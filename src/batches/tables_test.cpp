@@ -50,14 +50,15 @@ std::vector<T> values_of(const MicroBatch& batch, const char* name) {
 TEST(Tables, FollowTheRowsOfEveryRank) {
   const std::vector<Sequence> sequences = {sequence_of(0, 23), sequence_of(1, 5)};  // the third is missing
   const auto shape_of = [](int context, int heads, int chunks, SequenceSplit split) {
-    return BatchShape{.sequences = 3,
+    BatchShape shape{{.sequences = 3,
                       .sequence_length = 25,
                       .context = context,
                       .context_heads = heads,
                       .chunks_per_rank = chunks,
-                      .split = split,
-                      .row_multiple = 2,
-                      .tables = kTables};
+                      .split = split}};
+    shape.row_multiple = 2;
+    shape.tables = kTables;
+    return shape;
   };
   for (const BatchShape& shape :
        {shape_of(1, 1, 1, SequenceSplit::zigzag), shape_of(2, 1, 2, SequenceSplit::zigzag),
@@ -96,7 +97,8 @@ class OneSequence : public SequenceSet {
 
 // What opening the data throws.
 std::string rejection(const Sequence& sequence, std::vector<TableSpec> tables) {
-  BatchShape shape{.sequence_length = 25, .tables = std::move(tables)};
+  BatchShape shape{{.sequence_length = 25}};
+  shape.tables = std::move(tables);
   try {
     BatchLoader(std::make_shared<OneSequence>(sequence), shape, {}, {.shuffle = false}).load(0, 0);
   } catch (const UserError& error) {
@@ -140,8 +142,9 @@ TEST(Tables, ThatCannotBeAreRejected) {
 // Resumed runs find changed data by the hash of a step.
 TEST(Tables, AreInTheHashOfAStep) {
   const auto hash = [](const Sequence& sequence) {
-    return BatchLoader(std::make_shared<OneSequence>(sequence), {.sequence_length = 25, .tables = kTables}, {}, {})
-        .step_hash(0);
+    BatchShape shape{{.sequence_length = 25}};
+    shape.tables = kTables;
+    return BatchLoader(std::make_shared<OneSequence>(sequence), shape, {}, {}).step_hash(0);
   };
   Sequence other = sequence_of(0, 5);
   EXPECT_EQ(hash(other), hash(sequence_of(0, 5)));

@@ -34,7 +34,7 @@ plan::Machine machine_of(int ranks_here) {
 std::string choose_checkpointing(plan::RunPlan& plan, const models::Model& model, const Device& device,
                                  comm::World* world, int ranks_here) {
   Recipe& recipe = plan.recipe;
-  plan::Layout& layout = plan.layout;
+  const plan::Layout& layout = plan.layout;
   if (!is_automatic(recipe.memory)) return "";
   plan::Target target = plan::load_target(plan::target_of(device.kind()));
   const plan::Machine machine = machine_of(ranks_here);
@@ -59,7 +59,9 @@ std::string choose_checkpointing(plan::RunPlan& plan, const models::Model& model
   const std::size_t blank = answer.find(' ');
   const std::string runs = answer.substr(0, blank);
   recipe.memory.per_layer = override_recipe(Recipe{}, {cat(kKey, "=", runs)}).memory.per_layer;
-  plan::set_policies(layout, model, recipe.memory);
+  plan::LayoutChoices choices = layout;
+  plan::set_policies(choices, model, recipe.memory);
+  plan.layout = plan::derive(std::move(choices), model);
   return cat("activation checkpointing: auto chose ", runs.substr(1, runs.size() - 2), ": ", answer.substr(blank + 1),
              " per rank");
 }

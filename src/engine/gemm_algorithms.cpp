@@ -116,9 +116,9 @@ void prepare_head(const models::Model& model, const plan::Layout& layout, Device
 
 // Logits of the selected positions, as the head computes them for generation.
 void prepare_logits(const models::Model& model, const plan::Layout& layout, Device& device, Stream& stream) {
-  const Storage x(device, layout.compute, {layout.logit_positions, model.width()});
+  const Storage x(device, layout.compute, {plan::logit_rows(layout), model.width()});
   const Storage weight(device, layout.compute, {model.head_columns(), model.width()});
-  const Storage logits(device, DType::f32, {layout.logit_positions, model.head_columns()});
+  const Storage logits(device, DType::f32, {plan::logit_rows(layout), model.head_columns()});
   ops::gemm_prepare(stream, {.a = x, .b = weight, .c = logits, .transpose_b = true});
   stream.synchronize();
 }

@@ -16,14 +16,12 @@ TEST(GemmAlgorithms, OfRoutersAreThoseOfFloat32) {
   const OpenModel open =
       open_model(std::string(testing::kSourceFolder) + "/tests/golden/families/mixtral", false, problems);
   ASSERT_EQ(problems.lines(), "");
-  plan::Layout layout;
+  plan::LayoutChoices layout;
   layout.compute = layout.reduce_dtype = DType::bf16;
   layout.mesh.shard = 2;
-  layout.batch = {.sequences = 1, .sequence_length = 32, .max_documents = 1};
-  plan::set_masks(layout.batch, *open.model);
-  plan::set_bounds(layout);
+  layout.batch_sizes = {.sequences = 1, .sequence_length = 32, .max_documents = 1};
   int routers = 0;
-  for (const GemmShape& gemm : gemms_of(*open.model, layout, false)) {
+  for (const GemmShape& gemm : gemms_of(*open.model, plan::derive(layout, *open.model), false)) {
     const bool router = gemm.name.starts_with("gate,");
     routers += router ? 1 : 0;
     EXPECT_EQ(gemm.in_a, router ? DType::f32 : DType::bf16) << gemm.name;

@@ -7,7 +7,7 @@
 //   checkpoint.read(copy.states()), copy.store();  // host to device
 //
 // Views of state that is in host memory are the session's own, and nothing is copied: on the CPU all of them, elsewhere
-// those of step::StateOptions::on_host and weights_on_host. The copy of the rest takes as much pageable memory;
+// those of step::StateOptions::host. The copy of the rest takes as much pageable memory;
 // transfers use pinned staging buffers.
 #pragma once
 

@@ -28,13 +28,12 @@ TEST(OpenModel, ARecipeMayChangeTheModel) {
                            }};
   OpenModel open = open_model(folder, false, problems, changes);
   ASSERT_EQ(problems.lines(), "");
-  plan::Layout layout;
-  layout.batch = {.sequences = 1, .sequence_length = 8, .max_documents = 1};
+  plan::LayoutChoices layout;
+  layout.batch_sizes = {.sequences = 1, .sequence_length = 8, .max_documents = 1};
   layout.policies.assign(static_cast<std::size_t>(open.model->layers()), {});
-  plan::set_bounds(layout);
   const auto device = make_cpu_device();
   const auto mesh = comm::make_self_mesh();
-  Session session(*open.model, layout, *device, *mesh, {step::Purpose::train});
+  Session session(*open.model, plan::derive(layout, *open.model), *device, *mesh, {step::Purpose::train});
   load_weights(session, open, 7);
   session.synchronize();
   int adapters = 0, frozen = 0;

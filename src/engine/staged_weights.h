@@ -1,5 +1,5 @@
 // `StagedWeights`: weights where ops of the device can work on them outside of steps. Those in host memory
-// (step::StateOptions::on_host, weights_on_host) are copied to the device and back; frozen weights that the state has
+// (step::StateOptions::host) are copied to the device and back; frozen weights that the state has
 // in FP8 or NF4 alone (step::FlatState::quantized_on_load) are in float32 until they are quantized.
 #pragma once
 

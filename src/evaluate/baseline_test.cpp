@@ -113,7 +113,7 @@ TEST(Baseline, RejectsATokenFileOfAnotherTokenizer) {
     Problems problems;
     open_eval_data(
         {.data = folder.path("data/train"), .tokenizer = tokenizer, .vocabulary = 100000, .max_documents = 4},
-        {.sequence_length = 16, .max_documents = 4}, {}, problems);
+        {{.sequence_length = 16, .max_documents = 4}}, {}, problems);
     return problems.lines();
   };
   EXPECT_EQ(rejected(other), "");

@@ -70,6 +70,12 @@ bool reports_router_loss(const models::Model& model) {
                              [](const models::BlockDescription& block) { return block.moe && block.moe->reported; });
 }
 
+// The loss of routers is one of all tokens together: a step of gradients gets the statistics of the steps of losses.
+step::Purpose purpose_of(bool gradient_norms, const models::Model& model) {
+  if (!gradient_norms) return step::Purpose::loss;
+  return reports_router_loss(model) ? step::Purpose::gradient_norms_of_part : step::Purpose::gradient_norms;
+}
+
 void expect_unchanged(const OpenEvaluation& input) {
   if (input.tokens) input.tokens->expect_unchanged();
   if (input.bigram) input.bigram->expect_unchanged();
@@ -122,14 +128,16 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
   };
   if (problems.size() != before || !has_length) {  // the data are checked in any case
     data.model_unknown = input.open.model == nullptr;
-    open_eval_data(data, batches::batch_shape(plan::packing_of(recipe.data), recipe.train.micro_batch_size, 1, 0), {},
+    open_eval_data(data, {batches::batch_sizes(plan::packing_of(recipe.data), recipe.train.micro_batch_size, 1, 0)}, {},
                    problems);
     return std::nullopt;
   }
+  const models::Model& model = *input.open.model;
+  plan::LayoutChoices choices =
+      plan::layout_choices(recipe, model, ranks, plan::compute_dtype(recipe.precision, request.device.kind),
+                           request.threads, request.device.kind);
   plan::Layout& layout = input.layout;
-  layout =
-      plan::make_layout(recipe, *input.open.model, ranks, plan::compute_dtype(recipe.precision, request.device.kind),
-                        request.threads, request.device.kind);
+  layout = plan::derive(choices, model);
   const comm::MeshPlace place = comm::place_of(rank, layout.mesh);
   const batches::BatchLayout part{.data_rank = place.shard + layout.mesh.shard * place.replicate,
                                   .data_ranks = layout.data_ranks(),
@@ -146,10 +154,9 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
                   .hint = "data without labels, of a run with data.long_documents: split"});
     return std::nullopt;
   }
-  layout.auxiliary_given = reports_router_loss(*input.open.model);
-  layout.batch = input.loader->shape();
-  plan::set_bounds(layout);
-  layout.micro_batches = static_cast<int>(input.loader->micro_batches());
+  choices.batch_sizes = input.loader->shape();  // of what the data have
+  choices.micro_batches = static_cast<int>(input.loader->micro_batches());
+  layout = plan::derive(std::move(choices), model);
   if (input.loader->step_targets(0) == 0) {
     problems.add({.file = request.data,
                   .what = "no token to predict",
@@ -160,8 +167,7 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
   if (!problems.empty()) return std::nullopt;  // the ranks, the mesh or the device are not those of the run
   plan::Machine machine = plan::this_machine();
   machine.ranks = request.ranks_here;
-  plan::check_capacity(recipe, *input.open.model, layout,
-                       request.gradient_norms ? step::Purpose::gradient_norms : step::Purpose::loss,
+  plan::check_capacity(recipe, model, layout, purpose_of(request.gradient_norms, model),
                        "a shorter --sequence-length, or more --ranks", machine, plan::target_of(request.device.kind));
   return input;
 }
@@ -218,7 +224,7 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   const plan::Layout& layout = input.layout;
   expect_equal_inputs(input, world);
   const batches::BatchLoader& loader = *input.loader;
-  const step::Purpose purpose = input.gradient_norms ? step::Purpose::gradient_norms : step::Purpose::loss;
+  const step::Purpose purpose = purpose_of(input.gradient_norms, *input.open.model);
   const std::unique_ptr<Device> device = engine::make_device(input.device, input.threads);
   const std::unique_ptr<comm::Mesh> mesh =
       engine::make_mesh(world, layout.mesh, input.recipe.run.collective_timeout_s, *device);
@@ -231,8 +237,7 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
                                   .purpose = purpose,
                                   .stored = [&] { return stored_choices(input.open); }},
                                  note);
-  // The loss of routers is one of all tokens together: their statistics first, then gradients.
-  const bool routers = layout.auxiliary_given;
+  const bool routers = reports_router_loss(*input.open.model);
   std::vector<step::Purpose> purposes{purpose};
   if (routers && input.gradient_norms) purposes.push_back(step::Purpose::loss);
   engine::Session session(*input.open.model, layout, *device, *mesh, purposes, input.recipe.memory.capacity);

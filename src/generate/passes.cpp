@@ -47,21 +47,17 @@ std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model
   std::vector<plan::Layout> layouts;
   for (const ShapeBucket& bucket : shape_buckets(size)) {
     one.data.sequence_length = bucket.rows;
-    plan::Layout layout = plan::make_layout(one, model, 1, plan::compute_dtype(one.precision, device), threads, device);
-    layout.mesh = ranks.mesh;
-    layout.replace_seams = ranks.replace_seams;
+    plan::LayoutChoices choices =
+        plan::layout_choices(one, model, 1, plan::compute_dtype(one.precision, device), threads, device);
+    choices.mesh = ranks.mesh;
+    choices.replace_seams = ranks.replace_seams;
     // Copies on tensor ranks are complete on each of them: no pass gathers weights, unless they are sharded.
-    layout.shard_policy = layout.parts() > 1 ? ShardPolicy::parameters : ShardPolicy::optimizer;
-    layout.kv_cache_rows = size.sequences * size.positions;
-    layout.logit_positions = bucket.sequences;
-    layout.bounds.rows = bucket.rows;
-    layout.bounds.diagonal = bucket.sequences;
-    layout.bounds.uniform_diagonal = 0;
-    for (step::MaskBounds& m : layout.bounds.masks) {
-      const std::int64_t keys = m.mask.window > 0 ? std::min(m.mask.window, size.positions) : size.positions;
-      m.diagonal_pairs = static_cast<double>(bucket.rows) * static_cast<double>(keys);
-    }
-    layouts.push_back(std::move(layout));
+    choices.shard_policy = choices.parts() > 1 ? ShardPolicy::parameters : ShardPolicy::optimizer;
+    choices.cached = plan::CachedPass{.rows = bucket.rows,
+                                      .sequences = bucket.sequences,
+                                      .cache_rows = size.sequences * size.positions,
+                                      .positions = size.positions};
+    layouts.push_back(plan::derive(std::move(choices), model));
   }
   return layouts;
 }

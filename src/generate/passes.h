@@ -30,7 +30,7 @@ struct CacheSize {
 struct Ranks {
   comm::World* world = nullptr;  // null: this process alone. Outlives what is made with it
   comm::MeshSizes mesh = {};     // without context parallelism and pipeline stages
-  std::function<void(nn::Seams&, comm::Mesh&)> replace_seams = {};  // plan::Layout::replace_seams
+  std::function<void(nn::Seams&, comm::Mesh&)> replace_seams = {};  // plan::LayoutChoices::replace_seams
 };
 
 // Maximum tokens of a prompt in one forward step.

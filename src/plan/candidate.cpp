@@ -9,9 +9,14 @@
 
 namespace hawser::plan {
 
+std::vector<step::Pass> Schedule::of_stage(const models::Partition& partition, int stage, int micro_batches) const {
+  return passes ? passes(stage, micro_batches) : step::grouped_passes(micro_batches, group, partition, stage);
+}
+
 int Schedule::in_flight(int stages, int micro_batches) const {
+  if (!passes) return std::clamp(group, 1, micro_batches);
   std::ptrdiff_t most = 1;
-  for (int stage = 0; passes && stage < stages; ++stage) {
+  for (int stage = 0; stage < stages; ++stage) {
     const std::vector<step::Pass> all = passes(stage, micro_batches);
     std::map<int, int> left;  // passes of each micro-batch
     for (const step::Pass& pass : all) ++left[pass.micro_batch];
@@ -34,24 +39,23 @@ Candidate candidate_of(const Recipe& recipe, Split split, int blocks) {
   return out;
 }
 
-void apply(const Candidate& candidate, const models::Model& model, Layout& layout) {
+void apply(const Candidate& candidate, const models::Model& model, LayoutChoices& choices) {
   for (int layer = 0; layer < model.layers(); ++layer) {
     const BlockPolicy& block = candidate.blocks.at(static_cast<std::size_t>(model.block_of(layer)));
-    nn::SavePolicy& policy = layout.policies[static_cast<std::size_t>(layer)];
+    nn::SavePolicy& policy = choices.policies[static_cast<std::size_t>(layer)];
     policy.checkpointing = block.checkpointing;
     policy.offload = block.offload;
     policy.delay_weight_gradients = block.delay_weight_gradients;
   }
-  layout.passes = candidate.split.schedule.passes;
-  layout.state_on_host.clear();
-  layout.weights_on_host.clear();
+  choices.host.state.clear();
+  choices.host.weights.clear();
   const std::array places{candidate.state, candidate.frozen, candidate.weights};
   if (std::ranges::count(places, StatePlace::host) == 0) return;
   for (const nn::Flat& flat : model.flats()) {
     const nn::FlatSpec& spec = flat.spec();
     const StatePlace place = spec.trainable ? candidate.state : spec.changes() ? StatePlace::device : candidate.frozen;
-    layout.state_on_host.push_back(place == StatePlace::host);
-    layout.weights_on_host.push_back(spec.trainable && candidate.weights == StatePlace::host);
+    choices.host.state.push_back(place == StatePlace::host);
+    choices.host.weights.push_back(spec.trainable && candidate.weights == StatePlace::host);
   }
 }
 

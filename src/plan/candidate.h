@@ -3,7 +3,7 @@
 // Memory and time of a candidate come from planning it (Forecaster::forecast); estimates only decide which ones are
 // planned.
 //
-// All else of a layout follows from the recipe and the split (make_layout), also the implementation of each seam
+// All else of a layout follows from the recipe and the split (layout_choices), also the implementation of each seam
 // (make_seams): a planner that chooses such a thing varies a key of the recipe.
 #pragma once
 
@@ -25,7 +25,7 @@ struct BlockPolicy {
   auto operator<=>(const BlockPolicy&) const = default;
 };
 
-// Where the state of flats is (Layout::state_on_host, weights_on_host).
+// Where the state of flats is (step::HostPlacement).
 enum class StatePlace { device, host };
 
 struct Candidate {
@@ -40,8 +40,8 @@ struct Candidate {
 // The choices that a recipe makes; memory.activation_checkpointing: auto as none.
 Candidate candidate_of(const Recipe& recipe, Split split, int blocks);
 
-// Sets policies, passes and places of a layout, which make_layout() has made for the candidate's split.
-void apply(const Candidate& candidate, const models::Model& model, Layout& layout);
+// Sets policies and places of the choices that layout_choices() returns for the candidate's split.
+void apply(const Candidate& candidate, const models::Model& model, LayoutChoices& choices);
 
 // The model as a rank of a split has it: its slices of tensors and its experts, with the first `blocks` blocks. All ranks
 // of a split have the same layers. The planner calls it for splits and numbers of blocks that differ from the run's.

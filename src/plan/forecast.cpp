@@ -28,7 +28,7 @@ std::vector<RankClass> rank_classes(const comm::MeshSizes& mesh) {
 }
 
 Forecaster::Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine,
-                       int threads, CompleteLayout complete)
+                       int threads, CompleteChoices complete)
     : Forecaster(recipe, model, world, std::move(target), machine, threads, Choices{.complete = std::move(complete)}) {}
 
 Forecaster::Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine,
@@ -94,11 +94,12 @@ Layout Forecaster::layout_of(const Recipe& recipe, const Candidate& candidate) c
 }
 
 Layout Forecaster::layout_of(const Recipe& recipe, const Candidate& candidate, const models::Model& model) const {
-  Layout layout = make_layout(recipe, model, candidate.split, compute_dtype(recipe.precision, target_), threads_,
-                              target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
-  apply(candidate, model, layout);
-  if (choices_.complete) choices_.complete(layout, model);
-  return layout;
+  LayoutChoices choices =
+      layout_choices(recipe, model, candidate.split, compute_dtype(recipe.precision, target_), threads_,
+                     target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
+  apply(candidate, model, choices);
+  if (choices_.complete) choices_.complete(choices, model);
+  return derive(std::move(choices), model);
 }
 
 Recipe Forecaster::shortened(const Recipe& recipe, const Candidate& candidate, int micro_batches) const {

@@ -101,16 +101,16 @@ struct Alternatives {
   std::optional<Suggestion> least = {};
 };
 
-// Completes a layout that make_layout() and apply() have made, before it is planned: by seams, and by the partition and
-// passes of pipeline stages unless the Split has them. Recipes do not describe these yet (tests).
-using CompleteLayout = std::function<void(Layout&, const models::Model&)>;
+// Completes the choices of a recipe and a candidate before the layout is derived: by seams, and by the partition and
+// the schedule of pipeline stages unless the Split has them. Recipes do not describe these yet (tests).
+using CompleteChoices = std::function<void(LayoutChoices&, const models::Model&)>;
 
 // What the planner needs for choices that recipes have no keys for yet: tests fill it.
 struct Choices {
   // How ranks divide the model. Null: split_of the recipe.
   std::function<Split(const Recipe&, int world)> split;
   ModelOf model;            // null: same_on_all_ranks
-  CompleteLayout complete;  // null: nothing
+  CompleteChoices complete;  // null: nothing
   // What is varied besides keys, by suggestions() and, if checkpointing is auto, by forecast(): offload of the blocks'
   // activations (BlockPolicy::offload); the state in host memory (StatePlace::host); state and weights there
   // (Candidate::weights). Each is tried alone.
@@ -128,7 +128,7 @@ class Forecaster {
  public:
   // Borrows recipe and model. The recipe has passed config's checks for `world` ranks. `threads`: per rank, on the CPU.
   Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine, int threads,
-             CompleteLayout complete = {});
+             CompleteChoices complete = {});
   Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine, int threads,
              Choices choices);
 

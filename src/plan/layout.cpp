@@ -20,14 +20,24 @@ namespace {
 // terms. A micro-batch gets rows of padding for it.
 constexpr int kFp8Multiple = 16;
 
-}  // namespace
+// Of the model, and of the devices that multiply its matrices.
+batches::BatchShape shape_of(const LayoutChoices& choices, const models::Model& model, int row_parts) {
+  batches::BatchShape batch{choices.batch_sizes};
+  const bool fp8 = choices.quantizer != nullptr && choices.device == DeviceKind::cuda;
+  batch.row_multiple = row_parts * (fp8 ? kFp8Multiple : 1);
+  batch.masks.clear();
+  for (const auto& [mask, count] : model.masks()) {
+    batch.masks.push_back({mask, static_cast<double>(count) / static_cast<double>(model.attention_layers())});
+  }
+  batch.all_row_ids = batch.ring() > 1 && model.drops_probabilities();
+  batch.tables = model.description().tables;
+  batch.labels = nn::labels_of(model.description().head);
+  return batch;
+}
 
-void set_bounds(Layout& layout) {
-  step::BatchBounds& b = layout.bounds;
-  b.row_parts = layout.sequence_parallel ? layout.mesh.tensor : 1;
-  const bool fp8 = layout.quantizer != nullptr && layout.device == DeviceKind::cuda;
-  layout.batch.row_multiple = b.row_parts * (fp8 ? kFp8Multiple : 1);
-  const batches::BatchShape& batch = layout.batch;
+step::BatchBounds bounds_of(const batches::BatchShape& batch, int row_parts) {
+  step::BatchBounds b;
+  b.row_parts = row_parts;
   b.context = batch.context;
   b.context_heads = batch.context_heads;
   b.rows = batch.local_rows();
@@ -57,15 +67,34 @@ void set_bounds(Layout& layout) {
                        .diagonal_pairs = diagonal,
                        .off_diagonal_pairs = sequences * pairs(batch.padded_length(), mask) / batch.ring() - diagonal});
   }
+  return b;
 }
 
-void set_masks(batches::BatchShape& batch, const models::Model& model) {
-  const int layers = model.attention_layers();
-  batch.masks.clear();
-  for (const auto& [mask, count] : model.masks()) {
-    batch.masks.push_back({mask, static_cast<double>(count) / static_cast<double>(layers)});
+// A pass reads new rows, and keys and values of the cache.
+void bound_pass(const CachedPass& pass, step::BatchBounds& bounds) {
+  bounds.rows = pass.rows;
+  bounds.diagonal = pass.sequences;
+  bounds.uniform_diagonal = 0;
+  for (step::MaskBounds& m : bounds.masks) {
+    const std::int64_t keys = m.mask.window > 0 ? std::min(m.mask.window, pass.positions) : pass.positions;
+    m.diagonal_pairs = static_cast<double>(pass.rows) * static_cast<double>(keys);
   }
-  batch.all_row_ids = batch.ring() > 1 && model.drops_probabilities();
+}
+
+}  // namespace
+
+Layout derive(LayoutChoices choices, const models::Model& model) {
+  comm::MeshSizes& mesh = choices.mesh;
+  if (choices.partition.stages > 1) mesh.pipeline = choices.partition.stages;
+  mesh.interleaved = choices.partition.chunks() > choices.partition.stages;
+  mesh.tied = models::tied_stages(model, choices.partition);
+  if (choices.policies.empty()) choices.policies.resize(static_cast<std::size_t>(model.layers()));
+  Layout layout{std::move(choices)};
+  const int row_parts = layout.sequence_parallel ? layout.mesh.tensor : 1;
+  layout.batch = shape_of(layout, model, row_parts);
+  layout.bounds = bounds_of(layout.batch, row_parts);
+  if (layout.cached) bound_pass(*layout.cached, layout.bounds);
+  return layout;
 }
 
 Checkpointing checkpointing_of(const MemoryRecipe& memory, int block) {
@@ -73,9 +102,10 @@ Checkpointing checkpointing_of(const MemoryRecipe& memory, int block) {
   return is_automatic(memory) ? Checkpointing::none : memory.activation_checkpointing;
 }
 
-void set_policies(Layout& layout, const models::Model& model, const MemoryRecipe& memory) {
-  for (std::size_t layer = 0; layer < layout.policies.size(); ++layer) {
-    layout.policies[layer].checkpointing = checkpointing_of(memory, model.block_of(static_cast<int>(layer)));
+void set_policies(LayoutChoices& choices, const models::Model& model, const MemoryRecipe& memory) {
+  choices.policies.resize(static_cast<std::size_t>(model.layers()));
+  for (std::size_t layer = 0; layer < choices.policies.size(); ++layer) {
+    choices.policies[layer].checkpointing = checkpointing_of(memory, model.block_of(static_cast<int>(layer)));
   }
 }
 
@@ -118,18 +148,19 @@ std::shared_ptr<const nn::Quantizer> make_quantizer(const Fp8Recipe& fp8) {
 
 }  // namespace
 
-void set_formats(Layout& layout, const models::Model& model, const Fp8Recipe& fp8) {
+void set_formats(LayoutChoices& choices, const models::Model& model, const Fp8Recipe& fp8) {
+  choices.policies.resize(static_cast<std::size_t>(model.layers()));
   const LinearFormat format = format_of(fp8.scaling);
   for (int layer = 0; layer < model.layers(); ++layer) {
-    nn::SavePolicy& policy = layout.policies[static_cast<std::size_t>(layer)];
+    nn::SavePolicy& policy = choices.policies[static_cast<std::size_t>(layer)];
     for (int s = 0; s < nn::kSites; ++s) {
       if (!in_fp8(model, layer, static_cast<nn::Site>(s))) continue;
       policy.formats[static_cast<std::size_t>(s)] = format;
       policy.fp8_inputs = true;
     }
   }
-  layout.verify_every = fp8.verify_every;
-  layout.quantizer = make_quantizer(fp8);
+  choices.verify_every = fp8.verify_every;
+  choices.quantizer = make_quantizer(fp8);
 }
 
 DType default_reduce_dtype(DeviceKind device, DType compute) {
@@ -189,63 +220,53 @@ Split split_of(const Recipe& recipe, int world) {
   return split;
 }
 
-Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
-                   DeviceKind device) {
-  return make_layout(recipe, model, split_of(recipe, world), compute, threads, device);
+LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
+                             DeviceKind device) {
+  return layout_choices(recipe, model, split_of(recipe, world), compute, threads, device);
 }
 
-Layout make_layout(const Recipe& recipe, const models::Model& model, const Split& split, DType compute, int threads,
+Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                    DeviceKind device) {
-  Layout layout;
-  layout.device = device;
-  layout.reduce_dtype = layout.kv_reduce_dtype = default_reduce_dtype(device, compute);
+  return derive(layout_choices(recipe, model, world, compute, threads, device), model);
+}
+
+LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, const Split& split, DType compute,
+                             int threads, DeviceKind device) {
+  LayoutChoices choices{split};
+  choices.device = device;
+  choices.reduce_dtype = choices.kv_reduce_dtype = default_reduce_dtype(device, compute);
   const ParallelRecipe& p = recipe.parallel;
-  layout.mesh = split.mesh;
-  if (split.partition.stages > 1) set_partition(layout, model, split.partition);
-  if (split.mesh.pipeline > 1) layout.forward_micro_batches = kForwardPerStage * split.mesh.pipeline;
-  layout.sequence_parallel = split.sequence_parallel;
-  layout.compute = compute;
-  layout.threads = threads;
-  layout.batch = batches::batch_shape(packing_of(recipe.data), recipe.train.micro_batch_size, split.mesh.context,
-                                      p.context_chunks);
-  set_masks(layout.batch, model);
-  layout.batch.tables = model.description().tables;
-  layout.batch.labels = nn::labels_of(model.description().head);
-  if (device == DeviceKind::cuda && layout.batch.context > 1) layout.head_groups = kCudaHeadGroups;
-  layout.micro_batches = static_cast<int>(std::max<std::int64_t>(
-      1, ceil_div(recipe.train.global_batch_size, layout.data_ranks() * layout.batch.sequences)));
-  layout.prefetch = p.prefetch;
-  layout.accumulation = p.gradient_accumulation;
-  layout.shard_policy = p.sharding;
-  layout.policies.resize(static_cast<std::size_t>(model.layers()));
-  set_policies(layout, model, recipe.memory);
+  if (split.mesh.pipeline > 1) choices.forward_micro_batches = kForwardPerStage * split.mesh.pipeline;
+  choices.compute = compute;
+  choices.threads = threads;
+  choices.batch_sizes = batches::batch_sizes(packing_of(recipe.data), recipe.train.micro_batch_size,
+                                             split.mesh.context, p.context_chunks);
+  if (device == DeviceKind::cuda && choices.batch_sizes.context > 1) choices.head_groups = kCudaHeadGroups;
+  choices.micro_batches = static_cast<int>(std::max<std::int64_t>(
+      1, ceil_div(recipe.train.global_batch_size, choices.data_ranks() * choices.batch_sizes.sequences)));
+  choices.prefetch = p.prefetch;
+  choices.accumulation = p.gradient_accumulation;
+  choices.shard_policy = p.sharding;
+  set_policies(choices, model, recipe.memory);
   if (recipe.precision.compute == ComputePrecision::fp8) {
     check_block_scaling(model, recipe);
-    set_formats(layout, model, recipe.precision.fp8);
+    set_formats(choices, model, recipe.precision.fp8);
   }
   std::vector<double> decays = {recipe.optimizer.weight_decay};
   for (const ParamGroupRecipe& group : recipe.optimizer.groups) {
     decays.push_back(group.weight_decay.value_or(recipe.optimizer.weight_decay));
   }
-  layout.optimizer = optim::make_adamw({.beta1 = recipe.optimizer.beta1,
+  choices.optimizer = optim::make_adamw({.beta1 = recipe.optimizer.beta1,
                                         .beta2 = recipe.optimizer.beta2,
                                         .epsilon = recipe.optimizer.epsilon,
                                         .weight_decay = recipe.optimizer.weight_decay,
                                         .groups = static_cast<int>(decays.size()),
                                         .group_decays = decays});
-  layout.gradient_clip = recipe.optimizer.gradient_clip;
-  layout.seed = recipe.train.seed;
-  layout.deterministic = deterministic_of(recipe, device);
-  set_bounds(layout);
-  if (layout.quantizer != nullptr && device == DeviceKind::cuda) check_fp8_sizes(model, recipe);
-  return layout;
-}
-
-void set_partition(Layout& layout, const models::Model& model, models::Partition partition) {
-  layout.mesh.pipeline = partition.stages;
-  layout.mesh.interleaved = partition.chunks() > partition.stages;
-  layout.mesh.tied = models::tied_stages(model, partition);
-  layout.partition = std::move(partition);
+  choices.gradient_clip = recipe.optimizer.gradient_clip;
+  choices.seed = recipe.train.seed;
+  choices.deterministic = deterministic_of(recipe, device);
+  if (choices.quantizer != nullptr && device == DeviceKind::cuda) check_fp8_sizes(model, recipe);
+  return choices;
 }
 
 int micro_batches_of(const Layout& layout, step::Purpose purpose) {
@@ -253,22 +274,22 @@ int micro_batches_of(const Layout& layout, step::Purpose purpose) {
   return purpose == step::Purpose::loss ? layout.forward_micro_batches : layout.micro_batches;
 }
 
+std::int64_t logit_rows(const Layout& layout) {
+  return layout.cached ? layout.cached->sequences : 1;
+}
+
 step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose, int stage) {
   HAWSER_CHECK(layout.mesh.pipeline == layout.partition.stages, "a mesh of ", layout.mesh.pipeline,
                " pipeline stages for a model over ", layout.partition.stages);
   const bool backward = !step::forward_only(purpose);
   const int micro_batches = micro_batches_of(layout, purpose);
-  const auto passes = [&] {
-    if (!backward) return step::forward_passes(micro_batches, layout.partition, stage);
-    if (layout.passes) return layout.passes(stage, micro_batches);
-    return step::grouped_passes(micro_batches, layout.in_flight, layout.partition, stage);
-  };
   const auto unsharded = [&](Domain domain) { return layout.shards() && layout.mesh.shard_ranks(domain) == 1; };
   return {.purpose = purpose,
           .micro_batches = micro_batches,
           .partition = layout.partition,
           .stage = stage,
-          .passes = passes(),
+          .passes = backward ? layout.schedule.of_stage(layout.partition, stage, micro_batches)
+                             : step::forward_passes(micro_batches, layout.partition, stage),
           .policies = layout.policies,
           .offload_window = layout.offload_window,
           .shard = {.gather = layout.gathers_weights(),
@@ -281,9 +302,7 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
                         unsharded(Domain::kv_copies)},
           .copies = layout.mesh.tensor,
           .optimizer = layout.optimizer.get(),
-          .on_host = layout.state_on_host,
-          .weights_on_host = layout.weights_on_host,
-          .host_updates = layout.host_updates,
+          .host = layout.host,
           .verification = layout.verification,
           .quantizes = layout.quantizer != nullptr};
 }
@@ -344,11 +363,9 @@ step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool op
           .optimizer = optimizer ? layout.optimizer : nullptr,
           .quantizer = layout.quantizer,
           .scaled_sites = scaled_sites(layout),
-          .on_host = layout.state_on_host,
-          .weights_on_host = layout.weights_on_host,
-          .host_updates = layout.host_updates,
+          .host = layout.host,
           .verifies = optimizer && layout.verify_every > 0,
-          .kv_cache_rows = layout.kv_cache_rows,
+          .kv_cache_rows = layout.cached ? layout.cached->cache_rows : 0,
           .partition = layout.partition,
           .stage = mesh.place().pipeline};
 }
@@ -359,7 +376,7 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
     seams.attention =
         std::make_shared<parallel::AllGatherExchange>(mesh.context(), layout.head_groups, layout.kv_reduce_dtype);
   }
-  if (layout.kv_cache_rows > 0) {
+  if (layout.cached) {
     HAWSER_CHECK(layout.mesh.context == 1, "a KV cache with context parallelism");
     seams.attention = std::make_shared<nn::KvCacheExchange>();
   }
@@ -376,7 +393,7 @@ namespace {
 
 // A KV cache has no keys after a query's own row.
 void check_attention(const Layout& layout, const models::Model& model) {
-  if (layout.kv_cache_rows == 0) return;
+  if (!layout.cached) return;
   for (int layer = 0; layer < model.layers(); ++layer) {
     const nn::AttentionConfig* attention = model.attention(layer);
     HAWSER_CHECK(attention == nullptr || attention->causal, "block ", model.block_of(layer),
@@ -453,8 +470,8 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
   HAWSER_CHECK(layout.batch.labels == nn::labels_of(head), "batches with other labels than a head for ",
                nn::to_string(head.kind), " reads");
   step::BatchBounds bounds = layout.bounds;
-  bounds.logit_positions = purpose == step::Purpose::logits ? layout.logit_positions : 0;
-  bounds.uses_kv_cache = layout.kv_cache_rows > 0;
+  bounds.logit_positions = purpose == step::Purpose::logits ? logit_rows(layout) : 0;
+  bounds.uses_kv_cache = layout.cached.has_value();
   bounds.random_numbers = purpose == step::Purpose::train && model.draws_random_numbers();
   bounds.token_mask = model.reads_token_mask() || quantizes_operands(layout);
   bounds.tables = model.description().tables;
@@ -474,11 +491,11 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
           .threads = layout.threads,
           .deterministic = layout.deterministic,
           .local_accumulation = layout.accumulation == GradientAccumulation::local,
-          .keep_gradients = purpose == step::Purpose::gradient_norms,
+          .keep_gradients = step::measures_gradients(purpose),
           .keep_saved = !step::forward_only(purpose),
           .has_loss = purpose != step::Purpose::logits,
           .copies = layout.mesh.tensor,
-          .auxiliary_given = layout.auxiliary_given && purpose == step::Purpose::gradient_norms,
+          .auxiliary_given = purpose == step::Purpose::gradient_norms_of_part,
           .calibrates = layout.calibrates,
           .verification = layout.verification,
           .runs_refused_again = layout.may_refuse()};

@@ -1,5 +1,13 @@
-// `Layout`: a recipe and a model on a number of ranks: all settings that determine a rank's step, independent of a
-// device.
+// `LayoutChoices`, `Layout`: all settings that determine a rank's step, independent of a device. `LayoutChoices` are
+// chosen, by a recipe, the planner or a test. `derive` computes from them and the model what follows, once.
+//
+// A recipe of two sequences of 4096 tokens a step, on two ranks that share each sequence (context parallelism):
+//
+//   LayoutChoices choices = layout_choices(recipe, model, /*world=*/2, DType::bf16, threads, DeviceKind::cuda);
+//     // chosen: mesh.context 2; batch_sizes of 1 sequence and 2 chunks for each rank; micro_batches 2; ...
+//   choices.policies[0].checkpointing = Checkpointing::full;
+//   const Layout layout = derive(choices, model);
+//     // follows: bounds.rows 2048; batch.masks {causal}; the labels and tables that the model reads; ...
 //
 // The plan (on meta) and the session (on a device) build their executors from the same Layout, so the plan predicts the
 // session.
@@ -7,6 +15,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +26,7 @@
 #include "optim/adamw_optimizer.h"
 #include "step/batch.h"
 #include "step/executor.h"
+#include "step/host_placement.h"
 #include "step/schedule.h"
 
 namespace hawser::plan {
@@ -33,39 +43,45 @@ namespace hawser::plan {
 // step::make_program checks the list of one stage, check_plans (plan/plan.h) those of all stages together.
 struct Schedule {
   std::string name;  // "1F1B"
-  // Of a stage, for any number of micro-batches, also one that is no multiple of the stages (Layout::passes). Null:
-  // groups of Layout::in_flight, which make_layout() leaves at 1: forward, then backward, of one micro-batch at a time.
+  // The passes of a stage, for any number of micro-batches: the forecast also plans shorter steps than the run's. If
+  // there is no function, micro-batches run in groups (step::grouped_passes).
   std::function<std::vector<step::Pass>(int stage, int micro_batches)> passes;
+  int group = 1;  // micro-batches of a group: forward of all precedes backward of the first
   bool delays_weights = false;  // weight gradients are passes of their own in all blocks (nn::SavePolicy)
 
-  // The most micro-batches of a stage of which a pass has run and another has not. Null passes: 1.
+  std::vector<step::Pass> of_stage(const models::Partition& partition, int stage, int micro_batches) const;
+  // The most micro-batches of a stage of which a pass has run and another has not.
   int in_flight(int stages, int micro_batches) const;
 };
 
 // How the ranks of a run divide a model. A rank's Model, with its slices of tensors and its experts, follows from it.
 struct Split {
-  comm::MeshSizes mesh;
+  comm::MeshSizes mesh;            // derive() completes it: `pipeline` of several stages, `interleaved` and `tied`
   models::Partition partition;     // over pipeline stages
-  bool sequence_parallel = false;  // Layout::sequence_parallel
+  bool sequence_parallel = false;  // tensor ranks divide the residual's rows (nn::Redistribute)
   Schedule schedule;               // of the stages
 };
 
-struct Layout {
+// A pass of generation (step::Purpose::logits): new tokens of some sequences, which attend to the cached keys and
+// values of the tokens before them (nn/kv_cache.h).
+struct CachedPass {
+  std::int64_t rows = 1;        // new tokens of all sequences
+  std::int64_t sequences = 1;   // with new tokens: each has logits for the last of them
+  std::int64_t cache_rows = 1;  // of each attention layer: those of all sequences
+  std::int64_t positions = 1;   // the most tokens of a sequence
+};
+
+// What a recipe, the planner or a test chooses of a rank's step. Nothing here follows from another field, and fields
+// may be set in any order.
+struct LayoutChoices : Split {
   DeviceKind device = DeviceKind::cpu;  // the device it is planned for, or runs on
   int threads = 1;                      // CPU threads of the compute stream
-  comm::MeshSizes mesh;
-  int micro_batches = 1;      // per rank and step
-  int head_groups = 1;        // number of groups of KV heads, each gathered at once
-  batches::BatchShape batch;  // of a micro-batch on one data rank
-  step::BatchBounds bounds;
-  std::vector<nn::SavePolicy> policies;
-  models::Partition partition;  // over pipeline stages: set_partition()
-  // The passes of a stage in a step with gradients, for any number of micro-batches: the forecast also plans shorter
-  // steps than the run's. Null: step::grouped_passes of `in_flight`.
-  std::function<std::vector<step::Pass>(int stage, int micro_batches)> passes;
+  batches::BatchSizes batch_sizes;      // of a micro-batch on one data rank
+  int micro_batches = 1;                // per rank and step
   // Of a step of Purpose::loss: with several, pipeline stages work at the same time (step::forward_passes).
   int forward_micro_batches = 1;
-  int in_flight = 1;  // micro-batches whose forward passes precede the first backward pass
+  int head_groups = 1;                   // number of groups of KV heads, each gathered at once
+  std::vector<nn::SavePolicy> policies;  // by layer; an empty list is as one of defaults
   int prefetch = 1;
   int offload_window = 1;  // step::ScheduleOptions::offload_window
   GradientAccumulation accumulation = GradientAccumulation::sharded;
@@ -73,35 +89,26 @@ struct Layout {
   DType compute = DType::f32;
   DType reduce_dtype = DType::f32;     // of a micro-batch's gradients (step::ExecutorSetup::reduce_dtype)
   DType kv_reduce_dtype = DType::f32;  // of gradients of gathered K and V (parallel::AllGatherExchange)
-  bool sequence_parallel = false;      // tensor ranks divide the residual's rows (nn::Redistribute)
-  bool auxiliary_given = false;        // Purpose::gradient_norms: step::ExecutorSetup::auxiliary_given
   bool deterministic = false;          // two runs give the same bits on CUDA, too; on the CPU they always do
   std::shared_ptr<const optim::Optimizer> optimizer = optim::make_adamw();
   std::shared_ptr<const nn::Quantizer> quantizer;  // of SavePolicy::formats and of flats with scales; null: none
-  std::vector<bool> state_on_host;                 // step::StateOptions::on_host, frozen flats too; no recipe sets it
-  std::vector<bool> weights_on_host;               // step::StateOptions::weights_on_host; no recipe sets it
-  bool host_updates = false;                       // step::StateOptions::host_updates; no recipe sets it
-  bool calibrates = false;                         // step::ExecutorSetup::calibrates
+  step::HostPlacement host;                        // no recipe sets it
   std::int64_t verify_every = 0;                   // steps (engine::Session::enqueue_verified); 0: never
-  step::Verification verification = step::Verification::none;
   // With expert ranks: limits the rows that a rank has buffers for (nn::TokenExchange::Sizes::row_bound); 0: all rows
   // that there can be. On all ranks, a step in which one has more is refused and runs again in the layout
   // of_refused_steps(), whose bound is expert_row_fallback. If that is not enough, the run ends on all ranks. No token
   // is dropped, and the results are those without a bound. Not of Purpose::logits.
   double expert_row_bound = 0, expert_row_fallback = 0;
-  bool runs_refused = false;  // of_refused_steps()
-  double gradient_clip = 0;   // step::ExecutorSetup::gradient_clip
+  double gradient_clip = 0;  // step::ExecutorSetup::gradient_clip
   ops::LossScaling loss_scaling;
-  std::int64_t logit_positions = 1;  // Purpose::logits: number of rows whose logits are computed
-  // Rows of K and V that each attention layer keeps between passes; 0: a pass attends to its own rows only.
-  std::int64_t kv_cache_rows = 0;
+  // Without it, a pass attends to its own rows only, and a step of Purpose::logits has logits for one row.
+  std::optional<CachedPass> cached;
   std::uint64_t seed = 0;  // of the random numbers that layers draw in training
 
   // Replaces seams of make_seams(), which chooses implementations by the mesh and the batch: a new one is chosen there.
   // For a parallelism that has none yet (tests).
   std::function<void(nn::Seams&, comm::Mesh&)> replace_seams;
 
-  double row_bound() const { return runs_refused ? expert_row_fallback : expert_row_bound; }
   bool may_refuse() const { return mesh.expert > 1 && expert_row_bound > 0; }
   // Shards of master weights, moments and reduced gradients, of the flats that are not copies on tensor ranks.
   int parts() const { return mesh.shard_ranks(); }
@@ -110,23 +117,42 @@ struct Layout {
   int data_ranks() const { return mesh.shard * mesh.replicate; }  // ranks with sequences of their own
 };
 
+// The choices, completed (Split::mesh, policies), and what follows from them. Only derive() and the functions of special
+// steps below make one; to change a choice, change LayoutChoices and derive again.
+struct Layout : LayoutChoices {
+  batches::BatchShape batch;  // `batch_sizes`, with the model's masks, tables and labels, and padding of rows
+  step::BatchBounds bounds;   // of the buffers of a micro-batch
+  // Of the steps that calibrating(), verified() and of_refused_steps() return.
+  bool calibrates = false;  // step::ExecutorSetup::calibrates
+  step::Verification verification = step::Verification::none;
+  bool runs_refused = false;
+
+  double row_bound() const { return runs_refused ? expert_row_fallback : expert_row_bound; }
+};
+
+// The layout of these choices, for a rank with this model.
+Layout derive(LayoutChoices choices, const models::Model& model);
+
 // Two: attention of one group runs while the other is gathered. With more, each attention call would fill less of a
 // GPU.
 constexpr int kCudaHeadGroups = 2;
 
-// Layout::forward_micro_batches for each pipeline stage: stages are idle for less than a fifth of the time.
+// LayoutChoices::forward_micro_batches for each pipeline stage: stages are idle for less than a fifth of the time.
 constexpr int kForwardPerStage = 4;
 
-// The recipe must have passed config's checks for `world` ranks. UserError for FP8 weights that a GPU cannot
-// multiply. activation_checkpointing: auto is treated as none; Forecaster::forecast() chooses the policies. With
-// pipeline stages the caller adds the partition (set_partition) and the passes.
+// The choices of a recipe, which must have passed config's checks for `world` ranks. UserError for FP8 weights that a
+// GPU cannot multiply. activation_checkpointing: auto is treated as none; Forecaster::forecast() chooses the policies.
+// With pipeline stages the caller adds the partition and the schedule.
+LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
+                             DeviceKind device = DeviceKind::cpu);
+
+// The same with other ranks than those of the recipe's keys. `model`: as a rank of the split has it.
+LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, const Split& split, DType compute,
+                             int threads, DeviceKind device);
+
+// The layout of the recipe's choices.
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                    DeviceKind device = DeviceKind::cpu);
-
-// The same with other ranks than those of the recipe's keys. `model`: as a rank of the split has it. apply() adds the
-// schedule.
-Layout make_layout(const Recipe& recipe, const models::Model& model, const Split& split, DType compute, int threads,
-                   DeviceKind device);
 
 // The split of the recipe's keys. With pipeline stages the caller sets the partition.
 Split split_of(const Recipe& recipe, int world);
@@ -138,18 +164,11 @@ bool deterministic_of(const Recipe& recipe, DeviceKind device);
 // Default reduce_dtype of gradients: bf16 on CUDA if layers compute in bf16, float32 otherwise.
 DType default_reduce_dtype(DeviceKind device, DType compute);
 
-// Sets the masks of the batch's tables and of its work to those of the model's attention layers, and whether they need
-// the row ids of other ranks' keys (BatchShape::all_row_ids).
-void set_masks(batches::BatchShape& batch, const models::Model& model);
-
-// Derives `bounds`, and BatchShape::row_multiple, from `batch` and `mesh`; for callers that modify a layout.
-void set_bounds(Layout& layout);
-
 // Whether training steps need a history of amaxes (nn::Quantizer::calibrates), and so a first step that begins one:
 // calibrating().
 bool needs_calibration(const Layout& layout);
 Layout calibrating(Layout layout);
-// The layout in which a step runs again that this one refuses: Layout::expert_row_fallback, and full activation
+// The layout in which a step runs again that this one refuses: LayoutChoices::expert_row_fallback, and full activation
 // checkpointing, which needs the least memory and has the same bits. The first step of a history and the steps of a
 // verification have its bound, too: they are not refused if it is 0.
 Layout of_refused_steps(Layout layout);
@@ -159,22 +178,22 @@ Layout verified(Layout layout, step::Verification verification);
 
 // The checkpointing policy of a block; that of auto is none.
 Checkpointing checkpointing_of(const MemoryRecipe& memory, int block);
-// Sets each block's checkpointing policy from the recipe.
-void set_policies(Layout& layout, const models::Model& model, const MemoryRecipe& memory);
+// Chooses each block's checkpointing policy as the recipe does.
+void set_policies(LayoutChoices& choices, const models::Model& model, const MemoryRecipe& memory);
 
-// The formats of the Linears and experts whose weights are in FP8 (nn::with_fp8_weights, or with Fp8Scaling::block
-// nn::with_weights_quantized_on_use), and their quantizer.
-void set_formats(Layout& layout, const models::Model& model, const Fp8Recipe& fp8);
+// Chooses the formats of the Linears and experts whose weights are in FP8 (nn::with_fp8_weights, or with
+// Fp8Scaling::block nn::with_weights_quantized_on_use), their quantizer, and how often they are verified.
+void set_formats(LayoutChoices& choices, const models::Model& model, const Fp8Recipe& fp8);
 
-// Sets the pipeline stages of a layout and of its mesh.
-void set_partition(Layout& layout, const models::Model& model, models::Partition partition);
-
-// Micro-batches of a step: Layout::forward_micro_batches of Purpose::loss, and one of Purpose::logits.
+// Micro-batches of a step: LayoutChoices::forward_micro_batches of Purpose::loss, and one of Purpose::logits.
 int micro_batches_of(const Layout& layout, step::Purpose purpose);
+
+// Rows that a step of Purpose::logits has logits for.
+std::int64_t logit_rows(const Layout& layout);
 
 step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose, int stage = 0);
 
-// The operands whose scales the state keeps: those with a delayed format in Layout::policies.
+// The operands whose scales the state keeps: those with a delayed format in `policies`.
 std::vector<step::ScaledSite> scaled_sites(const Layout& layout);
 
 // Sharding and contents of a rank's state.

@@ -85,21 +85,20 @@ struct Variant {
   ShardPolicy shard_policy = ShardPolicy::parameters;
 };
 
-Layout layout_of(const models::Model& model, Checkpointing policy, const Variant& variant) {
-  Layout layout;
+LayoutChoices layout_of(const models::Model& model, Checkpointing policy, const Variant& variant) {
+  LayoutChoices layout;
   layout.device = DeviceKind::cuda;
   layout.mesh = {.context = 2, .shard = 2};
   layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::bf16;
   layout.head_groups = kCudaHeadGroups;
-  layout.batch = {.sequences = 1, .sequence_length = 2048, .max_documents = 2, .context = 2, .chunks_per_rank = 2};
-  set_masks(layout.batch, model);
+  layout.batch_sizes = {
+      .sequences = 1, .sequence_length = 2048, .max_documents = 2, .context = 2, .chunks_per_rank = 2};
   layout.micro_batches = 3;
-  layout.in_flight = variant.in_flight;
+  layout.schedule.group = variant.in_flight;
   layout.accumulation = variant.accumulation;
   layout.shard_policy = variant.shard_policy;
   layout.policies.assign(static_cast<std::size_t>(model.layers()),
                          {.checkpointing = policy, .offload = variant.offload});
-  set_bounds(layout);
   return layout;
 }
 
@@ -114,7 +113,8 @@ TEST(Lifetimes, EveryBufferHasOne) {
     for (const Checkpointing policy :
          {Checkpointing::none, Checkpointing::selective, Checkpointing::projections, Checkpointing::full}) {
       for (const Variant& variant : variants) {
-        const RankPlan plan = plan_rank(model, layout_of(model, policy, variant), step::Purpose::train, 0);
+        const RankPlan plan =
+            plan_rank(model, derive(layout_of(model, policy, variant), model), step::Purpose::train, 0);
         for (const std::string& line : further_lifetimes(plan)) ADD_FAILURE() << name << ": " << line;
       }
     }
@@ -124,7 +124,7 @@ TEST(Lifetimes, EveryBufferHasOne) {
 // A buffer that the last instruction overwrites without reading it begins a further lifetime there.
 TEST(Lifetimes, AnOverwriteBeginsAnother) {
   const models::Model model = model_of("Mistral-7B-v0.3", 2);
-  RankPlan plan = plan_rank(model, layout_of(model, Checkpointing::full, {}), step::Purpose::train, 0);
+  RankPlan plan = plan_rank(model, derive(layout_of(model, Checkpointing::full, {}), model), step::Purpose::train, 0);
   for (const program::Buffer& buffer : plan.buffers.buffers) {
     if (buffer.category != "activations") continue;
     TraceItem item = plan.trace.items.back();

@@ -27,19 +27,20 @@ models::ModelDescription shape_of(std::string_view name) {
   return {};
 }
 
-plan::Layout layout_of(const models::Model& model, int shard, int micro_batches, GradientAccumulation accumulation) {
-  plan::Layout layout;
+plan::LayoutChoices choices_of(int shard, int micro_batches, GradientAccumulation accumulation) {
+  plan::LayoutChoices layout;
   layout.device = DeviceKind::cuda;
   layout.mesh.shard = shard;
   layout.compute = DType::bf16;
   layout.reduce_dtype = plan::default_reduce_dtype(layout.device, layout.compute);
-  layout.batch = {.sequences = 1, .sequence_length = 2048, .max_documents = 1};
+  layout.batch_sizes = {.sequences = 1, .sequence_length = 2048, .max_documents = 1};
   layout.micro_batches = micro_batches;
   layout.accumulation = accumulation;
-  layout.policies.resize(static_cast<std::size_t>(model.layers()));
-  plan::set_masks(layout.batch, model);
-  plan::set_bounds(layout);
   return layout;
+}
+
+plan::Layout layout_of(const models::Model& model, int shard, int micro_batches, GradientAccumulation accumulation) {
+  return plan::derive(choices_of(shard, micro_batches, accumulation), model);
 }
 
 // FLOPs and number of the plan's ops of these names.
@@ -94,9 +95,9 @@ TEST(Roofline, ListsTheGemmsOfAStep) {
 TEST(Roofline, ListsExpertsInFp8) {
   const models::Model model(shape_of("Mixtral-8x7B-v0.1"),
                             nn::with_fp8_weights(nn::common_domain, [](int block) { return block == 1; }));
-  plan::Layout layout = layout_of(model, 1, 1, GradientAccumulation::sharded);
-  plan::set_formats(layout, model, {});
-  plan::set_bounds(layout);
+  plan::LayoutChoices choices = choices_of(1, 1, GradientAccumulation::sharded);
+  plan::set_formats(choices, model, {});
+  const plan::Layout layout = plan::derive(choices, model);
   Work work;
   for (const ExpertGemm& gemm : expert_gemms_of(model, layout)) {
     if (!gemm.fp8) continue;

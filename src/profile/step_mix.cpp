@@ -192,11 +192,13 @@ MixPlan plan_mix(const plan::RunPlan& plan, const models::Model& model, const nn
   mix.plan.global_batch_size = recipe.train.global_batch_size = layout.micro_batches * layout.batch.sequences;
   plan::lay_out(mix.plan, *mix.model, 1, layout.threads, layout.device);
   std::set<int> of_mix(mix.blocks.begin(), mix.blocks.end());
-  mix.plan.layout.policies.clear();
+  plan::LayoutChoices choices = mix.plan.layout;
+  choices.policies.clear();
   for (int layer = 0; layer < model.layers(); ++layer) {
     if (of_mix.contains(model.block_of(layer)))
-      mix.plan.layout.policies.push_back(layout.policies[static_cast<std::size_t>(layer)]);
+      choices.policies.push_back(layout.policies[static_cast<std::size_t>(layer)]);
   }
+  mix.plan.layout = plan::derive(std::move(choices), *mix.model);
   mix.rows_weight = 1.0 / layout.mesh.context;
   mix.flat_weights.resize(mix.model->flats().size(), 1);
   const std::vector<nn::Unit>& units = mix.model->units();  // the embedding, the blocks, the head

@@ -79,8 +79,10 @@ TEST(StepMix, HasTheWorkOfTheStep) {
 TEST(StepMix, HasBlocksOfEachKind) {
   const models::Model model(llama(12));
   plan::RunPlan plan = plan_of(model, 2, 1, DeviceKind::cpu);
+  plan::LayoutChoices choices = plan.layout;
   for (int layer = 0; layer < 6; ++layer)  // of three blocks
-    plan.layout.policies[static_cast<std::size_t>(layer)].checkpointing = Checkpointing::full;
+    choices.policies[static_cast<std::size_t>(layer)].checkpointing = Checkpointing::full;
+  plan.layout = plan::derive(choices, model);
   MixPlan mix = plan_mix(plan, model, nn::common_domain, 4);
   EXPECT_EQ(mix.blocks, (std::vector<int>{0, 3, 4, 5}));
   EXPECT_EQ(mix.block_weights, (std::vector<double>{3, 3, 3, 3}));

@@ -65,7 +65,7 @@ struct ExecutorSetup {
   bool keep_saved = true;       // false, for forward-only programs: no saved tensor outlives its instruction
   bool has_loss = true;         // false: a step without a loss, which sums nothing over the ranks
   int copies = 1;               // step::ScheduleOptions::copies
-  // The auxiliary loss and its gradient are those of StepInput::auxiliary_statistics, not of each micro-batch's own.
+  // Purpose::gradient_norms_of_part: the auxiliary loss and its gradient are those of StepInput::auxiliary_statistics.
   bool auxiliary_given = false;
   // x and dy with LinearFormat::fp8_delayed are not quantized; their amaxes enter the history even if StepInput::skip
   // is set: a step before which there is none (nn::Quantizer::calibrates).
@@ -84,7 +84,7 @@ struct StepInput {
   StepRecord record;
   bool skip = false;  // true if no rank has a valid target: parameters and optimizer state are not updated
   std::vector<std::shared_ptr<const HostBatch>> batches;  // one per micro-batch; ignored on meta
-  // With ExecutorSetup::auxiliary_given: statistics over more tokens than the step's, in the order of
+  // Purpose::gradient_norms_of_part: statistics over more tokens than the step's, in the order of
   // StepOutput::auxiliary_statistics. The step's gradient is then its part of the gradient of the loss of all of them.
   std::vector<float> auxiliary_statistics = {};
 };
@@ -99,7 +99,7 @@ struct StepOutput {
   // may look much later, and at several steps at once.
   std::shared_ptr<std::chrono::steady_clock::time_point> reached =
       std::make_shared<std::chrono::steady_clock::time_point>();
-  // Purpose::gradient_norms: the gradient norm of each tensor of models::hf_tensors(this rank's model), of which other
+  // If measures_gradients(purpose): the gradient norm of each tensor of models::hf_tensors(this rank's model), of which other
   // ranks may have slices; 0 if it is frozen. Other expert ranks have other tensors: engine::gradient_norms has all.
   // With Verification::reference those of the reference gradient, before clipping and times the loss scale, and with
   // Verification::comparison those of the difference.

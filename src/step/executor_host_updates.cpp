@@ -1,4 +1,4 @@
-// The executor's copies for updates on the host (StateOptions::host_updates), and what these updates read and write.
+// The executor's copies for updates on the host (HostPlacement::updates), and what these updates read and write.
 #include "step/executor.h"
 
 namespace hawser::step {

@@ -237,17 +237,6 @@ bool quantizes_loaded_weights(const nn::FlatSpec& spec) {
   return !spec.changes() && (spec.packed() || (spec.scaled && spec.gathered == DType::f8e4m3));
 }
 
-bool streams_weights(const std::vector<bool>& on_host, const std::vector<bool>& weights_on_host,
-                     const models::Model& model, int flat) {
-  const auto names = [&](const std::vector<bool>& flats, const char* what) {
-    HAWSER_CHECK(flats.empty() || flats.size() == model.flats().size(), flats.size(), " places for the ", what, " of ",
-                 model.flats().size(), " flats");
-    return !flats.empty() && flats[static_cast<std::size_t>(flat)];
-  };
-  const bool state = names(on_host, "state");
-  return names(weights_on_host, "weights") || (state && !model.flat(flat).spec().trainable);
-}
-
 namespace {
 
 // Replaces the ends of flats that several tensor ranks hold as copies, each with the whole gradient.
@@ -314,9 +303,8 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
   }
   std::vector<bool> staged;  // by flat: its updates change what is in host memory
   for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
-    shard.streamed.push_back(streams_weights(options.on_host, options.weights_on_host, model, f));
-    staged.push_back(shard.streamed.back() ||
-                     (!options.on_host.empty() && options.on_host[static_cast<std::size_t>(f)]));
+    shard.streamed.push_back(options.host.streams(model, f));
+    staged.push_back(shard.streamed.back() || options.host.has_state(f));
   }
   auto ends = parallel::write_sharded(program, list_computations(model, options), shard);
   const std::vector<int> auxiliary = last_auxiliary_loss(program);
@@ -326,8 +314,7 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
     const auto stages = models::flat_stages(model, options.partition);
     HostCopies host;
     for (const parallel::GradientEnd& end : ends) {
-      const bool on_host = !options.on_host.empty() && options.on_host[static_cast<std::size_t>(end.flat)];
-      if (!options.host_updates || !on_host) continue;
+      if (!options.host.updates || !options.host.has_state(end.flat)) continue;
       host.flats.insert(end.flat);
       program.add({.op = Op::gradient_out, .stream = StreamId::copy_out, .flat = end.flat, .after = {end.instruction}});
     }
@@ -352,7 +339,7 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
     write_layer_updates(program, model, options, shard, stages);
     if (options.quantizes) write_scales(program, model, shard, ends, copies);
   }
-  if (options.purpose == Purpose::gradient_norms) program.add(parameter_norms(program, ends));
+  if (measures_gradients(options.purpose)) program.add(parameter_norms(program, ends));
   program.add({.op = Op::end_step, .after = auxiliary});
   return program;
 }

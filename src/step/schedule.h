@@ -19,6 +19,7 @@
 #include "optim/optimizer.h"
 #include "parallel/data_shard/shard_instructions.h"
 #include "program/program.h"
+#include "step/host_placement.h"
 #include "step/pass.h"
 
 namespace hawser::step {
@@ -26,11 +27,17 @@ namespace hawser::step {
 enum class Purpose {
   train,           // gradients, clip, update
   gradient_norms,  // gradients, and the norm of each parameter's gradient
-  loss,            // forward only
-  logits,          // forward only, to the logits at logit_positions
+  // The same of a part of a larger batch: the auxiliary loss and its gradient are those of
+  // StepInput::auxiliary_statistics, not of each micro-batch's own statistics.
+  gradient_norms_of_part,
+  loss,    // forward only
+  logits,  // forward only, to the logits at logit_positions
 };
 constexpr bool forward_only(Purpose purpose) {
   return purpose == Purpose::loss || purpose == Purpose::logits;
+}
+constexpr bool measures_gradients(Purpose purpose) {
+  return purpose == Purpose::gradient_norms || purpose == Purpose::gradient_norms_of_part;
 }
 
 // Two training steps with the same inputs and weights, whose gradients are compared.
@@ -56,9 +63,7 @@ struct ScheduleOptions {
   // not slice.
   int copies = 1;
   const optim::Optimizer* optimizer = nullptr;  // whose phases updates have; null: one phase
-  std::vector<bool> on_host;                    // StateOptions::on_host
-  std::vector<bool> weights_on_host = {};       // StateOptions::weights_on_host: loaded before each use
-  bool host_updates = false;                    // StateOptions::host_updates
+  HostPlacement host;
   Verification verification = Verification::none;
   bool quantizes = false;  // there is a quantizer (nn/quantizer.h): scales and quantized weights follow the updates
 };
@@ -68,10 +73,6 @@ bool quantizes_weights(const nn::FlatSpec& spec);
 // Whether they are quantized once, as they are loaded, and kept in that form alone: frozen weights in E4M3 with one
 // scale, and those in NF4.
 bool quantizes_loaded_weights(const nn::FlatSpec& spec);
-// Whether a flat's weights are loaded before each use, with StateOptions::on_host and weights_on_host. InternalError if
-// these do not fit the model.
-bool streams_weights(const std::vector<bool>& on_host, const std::vector<bool>& weights_on_host,
-                     const models::Model& model, int flat);
 
 program::Program make_program(const models::Model& model, const ScheduleOptions& options);
 

@@ -85,11 +85,10 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       const std::int64_t total = flat.total(cut.parts), count = total / cut.parts;
       FlatState state{
           .first_stage = of.front() == options.stage, .begin = cut.part * count, .count = count, .cut = cut};
-      state.streamed =
-          streams_weights(options.on_host, options.weights_on_host, model, static_cast<int>(flats_.size()));
-      state.on_host =
-          (!options.on_host.empty() && options.on_host[flats_.size()]) || (state.streamed && !spec.trainable);
-      state.updated_on_host = options.host_updates && state.on_host && spec.trainable;
+      const int number = static_cast<int>(flats_.size());
+      state.streamed = options.host.streams(model, number);
+      state.on_host = options.host.has_state(number) || (state.streamed && !spec.trainable);
+      state.updated_on_host = options.host.updates && state.on_host && spec.trainable;
       Carver& own = state.on_host ? host : carver;
       state.quantized = options.quantizer != nullptr && quantizes_weights(spec);
       state.quantized_on_load = (options.quantizer != nullptr || spec.packed()) && quantizes_loaded_weights(spec);

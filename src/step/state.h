@@ -1,6 +1,6 @@
 // `ModelState`: a rank's memory that persists from step to step: its shard of every flat's parameters and moments, the
 // scales of a quantizer, the KV caches of generation, and the scalars that a step reads and writes. It is one region of
-// the device, and one of pinned host memory for what StateOptions::on_host and weights_on_host name.
+// the device, and one of pinned host memory for what StateOptions::host names.
 #pragma once
 
 #include <array>
@@ -13,6 +13,7 @@
 #include "models/model.h"
 #include "models/partition.h"
 #include "optim/optimizer.h"
+#include "step/host_placement.h"
 #include "step/step_record.h"
 #include "tensor/tensor.h"
 
@@ -40,14 +41,14 @@ struct FlatState {
   bool first_stage = true;
   std::int64_t begin = 0, count = 0;
   Cut cut;
-  // StateOptions::on_host: `slots` are in host memory, and so is `stored` unless it is the same view as `compute`,
+  // HostPlacement::state: `slots` are in host memory, and so is `stored` unless it is the same view as `compute`,
   // which is where `streamed` says. Ops of the device work on copies: in a step on those of state_in, otherwise on a
   // copy that the caller makes.
   bool on_host = false;
-  // With it, and StateOptions::host_updates, of a trainable flat: its updates run on the host, on `stored` and `slots`
+  // With it, and HostPlacement::updates, of a trainable flat: its updates run on the host, on `stored` and `slots`
   // where they are, and `stored` is the same view as `compute` only if that is in host memory, too.
   bool updated_on_host = false;
-  // StateOptions::weights_on_host, and on_host of a frozen flat: `compute` is in host memory, sharded in any case. A
+  // HostPlacement::streams: `compute` is in host memory, sharded in any case. A
   // step reads the copies of load_weights; an update on the device rounds to a buffer there, which state_out copies to
   // `compute`.
   bool streamed = false;
@@ -112,16 +113,7 @@ struct StateOptions {
   std::shared_ptr<const optim::Optimizer> optimizer;  // null: no slots
   std::shared_ptr<const nn::Quantizer> quantizer;     // null: nothing is quantized
   std::vector<ScaledSite> scaled_sites;               // needs a quantizer
-  // By flat: master weights and slots of a trainable one are in pinned host memory; weights that layers read as they
-  // are stored are where weights_on_host says. Of a frozen flat either of the two means its weights, in both forms. Not
-  // of what layers update. Empty: none.
-  std::vector<bool> on_host;
-  // By flat: weights as layers read them are in pinned host memory, and are loaded before each use
-  // (FlatState::streamed). Not of what layers update. Empty: none.
-  std::vector<bool> weights_on_host = {};
-  // The updates of trainable flats on_host run on the host's processor: gradients are copied to it, and weights as
-  // layers read them back to the device. InternalError with an optimizer of several phases or quantized weights.
-  bool host_updates = false;
+  HostPlacement host;
   bool verifies = false;           // there are FlatState::reference_gradient
   std::int64_t kv_cache_rows = 0;  // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
   models::Partition partition;

@@ -93,8 +93,8 @@ TEST_P(Adapters, LossAndGradientsEqualPeft) {
 TEST_P(Adapters, TrainingFollowsPeft) {
   const OpenAdapter of(GetParam());
   const nlohmann::json& steps = of.expected.at("steps");
-  engine::Session session(of.model(), testing::training_layout(of.input->layout, steps), *of.device, *of.mesh,
-                          {step::Purpose::train});
+  engine::Session session(of.model(), plan::derive(testing::training_layout(of.input->layout, steps), of.model()),
+                          *of.device, *of.mesh, {step::Purpose::train});
   session.load(*of.sources, 0);
   testing::expect_losses(testing::train(session, *of.input->loader, steps),
                          steps.at("losses").get<std::vector<double>>());
@@ -115,7 +115,7 @@ TEST_P(Adapters, TrainingFollowsPeft) {
 TEST_P(Adapters, ExportsAreTheFolderAndTheMergedModel) {
   const OpenAdapter of(GetParam());
   const models::Model& model = of.model();
-  engine::Session session(model, of.input->layout, *of.device, *of.mesh, {step::Purpose::loss});
+  engine::Session session(model, plan::derive(of.input->layout, model), *of.device, *of.mesh, {step::Purpose::loss});
   session.load(*of.sources, 0);
   engine::HostCopy copy(session, {.optimizer = false});
   copy.fetch();

@@ -89,16 +89,14 @@ inline Difference difference(const std::string& name, models::ModelDescription d
   const models::Model model(std::move(description));
   const nlohmann::json expected = read_json(golden(name, "expected.json"));
   const auto ids = expected.at("ids").get<std::vector<std::int32_t>>();
-  plan::Layout layout;
-  layout.batch = {.sequences = 1, .sequence_length = static_cast<std::int64_t>(ids.size()), .max_documents = 1};
+  plan::LayoutChoices layout;
+  layout.batch_sizes = {.sequences = 1, .sequence_length = static_cast<std::int64_t>(ids.size()), .max_documents = 1};
   layout.policies.assign(static_cast<std::size_t>(model.layers()),
                          {.checkpointing = checkpointing, .delay_weight_gradients = delayed});
-  plan::set_masks(layout.batch, model);
-  plan::set_bounds(layout);
   const auto device = make_cpu_device();
   const auto mesh = comm::make_self_mesh();
-  engine::Session session(model, layout, *device, *mesh, {step::Purpose::gradient_norms}, std::nullopt,
-                          {.replay = true});
+  engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::gradient_norms},
+                          std::nullopt, {.replay = true});
   auto weights = open(model, golden(name, "model")), gradients = open(model, golden(name, "gradients"));
   session.load(weights, 0);
   step::StepInput input;

@@ -31,8 +31,10 @@ TEST_P(Families, TrainingFollowsTransformers) {
   const auto input = testing::open_golden(folder, expected.at("sequence_length"));
   const auto device = make_cpu_device();
   const auto mesh = comm::make_self_mesh();
-  engine::Session session(*input->open.model, testing::training_layout(input->layout, expected.at("steps")), *device,
-                          *mesh, {step::Purpose::train});
+  engine::Session session(
+      *input->open.model,
+      plan::derive(testing::training_layout(input->layout, expected.at("steps")), *input->open.model), *device, *mesh,
+      {step::Purpose::train});
   session.load(*input->open.weights, 0);
   testing::expect_losses(testing::train(session, *input->loader, expected.at("steps")),
                          expected["steps"]["losses"].get<std::vector<double>>());

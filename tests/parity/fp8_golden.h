@@ -38,8 +38,9 @@ inline void expect_fp8_follows_transformers(const std::filesystem::path& folder,
                                                       scaling == Fp8Scaling::block
                                                           ? nn::with_weights_quantized_on_use(nn::common_domain, all)
                                                           : nn::with_fp8_weights(nn::common_domain, all));
-  plan::set_formats(input->layout, *input->open.model, {.scaling = scaling});
-  plan::set_bounds(input->layout);
+  plan::LayoutChoices choices = input->layout;
+  plan::set_formats(choices, *input->open.model, {.scaling = scaling});
+  input->layout = plan::derive(choices, *input->open.model);
   // A GPU gets rows of padding.
   auto data = evaluate::open_eval_data({.data = (folder / "data.jsonl").string(),
                                         .vocabulary = input->open.model->vocabulary(),
@@ -47,8 +48,8 @@ inline void expect_fp8_follows_transformers(const std::filesystem::path& folder,
                                        input->layout.batch, {}, problems);
   problems.throw_if_any();
   input->loader = std::move(data.loader);
-  input->layout.batch = input->loader->shape();
-  plan::set_bounds(input->layout);
+  choices.batch_sizes = input->loader->shape();
+  input->layout = plan::derive(choices, *input->open.model);
   std::map<std::string, std::vector<double>> projections;
   const double loss = evaluate::evaluate(*input, nullptr, [&](engine::Session& session) {
                         projections = gradient_projections(session, step::Purpose::gradient_norms);

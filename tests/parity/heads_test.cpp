@@ -74,26 +74,21 @@ Difference difference_of_heads(const std::string& name, models::ModelDescription
                                const nn::SavePolicy& policy) {
   const models::Model model(std::move(description));
   const nlohmann::json expected = expected_of(name);
-  plan::Layout layout;
-  layout.batch = {.sequences = 2,
-                  .sequence_length = 12,
-                  .max_documents = 2,
-                  .tables = model.description().tables,
-                  .labels = nn::labels_of(model.description().head)};
+  plan::LayoutChoices layout;
+  layout.batch_sizes = {.sequences = 2, .sequence_length = 12, .max_documents = 2};
+  const batches::BatchShape batch = plan::derive(layout, model).batch;
   layout.policies.assign(static_cast<std::size_t>(model.layers()), policy);
-  plan::set_masks(layout.batch, model);
   const batches::BatchLoader loader(
-      std::make_shared<Documents>(name, layout.batch.labels.rows, !model.description().tables.empty()), layout.batch,
-      {}, {.global_batch_size = 3, .shuffle = false});
+      std::make_shared<Documents>(name, batch.labels.rows, !model.description().tables.empty()), batch, {},
+      {.global_batch_size = 3, .shuffle = false});
   layout.micro_batches = static_cast<int>(loader.micro_batches());
-  if (policy.delay_weight_gradients) layout.in_flight = 2;
+  if (policy.delay_weight_gradients) layout.schedule.group = 2;
   EXPECT_EQ(layout.micro_batches, 2);
   EXPECT_EQ(loader.step_targets(0), labels_in(expected)) << name;
-  plan::set_bounds(layout);
   const auto device = make_cpu_device();
   const auto mesh = comm::make_self_mesh();
-  engine::Session session(model, layout, *device, *mesh, {step::Purpose::gradient_norms}, std::nullopt,
-                          {.replay = true});
+  engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::gradient_norms},
+                          std::nullopt, {.replay = true});
   const std::string folder = cat(testing::kSourceFolder, "/tests/golden/heads/", name);
   auto weights = open(model, folder + "/model"), gradients = open(model, folder + "/gradients");
   session.load(weights, 0);
@@ -101,7 +96,7 @@ Difference difference_of_heads(const std::string& name, models::ModelDescription
   step::StepInput input;
   input.record.inverse_targets = static_cast<float>(1 / targets);
   for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
-    input.batches.push_back(engine::to_host_batch(loader.load(0, m), layout.batch));
+    input.batches.push_back(engine::to_host_batch(loader.load(0, m), batch));
   }
   const step::StepOutput output = session.enqueue(step::Purpose::gradient_norms, input);
   session.synchronize();

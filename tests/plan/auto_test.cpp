@@ -95,9 +95,10 @@ class Auto : public ::testing::TestWithParam<int> {
     Recipe recipe = recipe_;
     recipe.memory.per_layer = policies;
     const DType compute = plan::compute_dtype(recipe.precision, target_);
-    const plan::Layout layout = plan::make_layout(recipe, model_, setting_.world, compute, 1,
-                                                  target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
-    const auto plan = plan::plan_rank(model_, layout, step::Purpose::train, 0, false, program::Placing::estimate);
+    const plan::LayoutChoices layout = plan::layout_choices(recipe, model_, setting_.world, compute, 1,
+                                                            target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
+    const auto plan = plan::plan_rank(model_, plan::derive(layout, model_), step::Purpose::train, 0, false,
+                                      program::Placing::estimate);
     return {std::move(policies), plan.bytes() + plan::overhead_of(target_, layout.mesh, 0), 0,
             plan::step_time(plan.trace, target_, compute, 1.0).seconds};
   }

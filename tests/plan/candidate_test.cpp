@@ -71,7 +71,7 @@ std::shared_ptr<const models::Model> sliced(models::ModelDescription whole, int 
       nn::with_sequence_parallelism(nn::FlatSpecOf([](const nn::Param& param) { return param.flat; })));
 }
 
-void fill_tensor_seams(plan::Layout& layout) {
+void fill_tensor_seams(plan::LayoutChoices& layout) {
   if (layout.mesh.tensor == 1) return;
   layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
     seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
@@ -86,10 +86,10 @@ Choices fillings(const models::Model& model) {
             return sliced(model.description(), comm::place_of(rank, split.mesh).tensor, blocks);
           },
           .complete =
-              [](plan::Layout& layout, const models::Model&) {
+              [](plan::LayoutChoices& layout, const models::Model&) {
                 fill_tensor_seams(layout);
                 if (layout.partition.stages == 1) return;
-                layout.passes = testing::one_forward_one_backward_of(layout.partition.stages);
+                layout.schedule.passes = testing::one_forward_one_backward_of(layout.partition.stages);
               }};
 }
 
@@ -104,20 +104,19 @@ TEST(Candidates, OfTensorSlicesNeedWhatTheirModelNeeds) {
   EXPECT_EQ(f.layout.micro_batches, 2);  // both ranks have the same sequences
 
   const auto half = sliced(description_of(4), 0, 4);
-  plan::Layout layout = testing::make_test_layout(
+  plan::LayoutChoices layout = testing::make_test_layout(
       {.length = kLength, .documents = 1, .compute = DType::bf16, .reduce_dtype = DType::bf16}, *half);
   layout.device = DeviceKind::cuda;
   layout.kv_reduce_dtype = DType::bf16;
   layout.mesh = {.tensor = 2};
   layout.micro_batches = 2;
-  layout.batch = f.layout.batch;
+  layout.batch_sizes = f.layout.batch;
   layout.sequence_parallel = true;
   layout.gradient_clip = recipe.optimizer.gradient_clip;
-  plan::set_bounds(layout);
   fill_tensor_seams(layout);
   for (const int rank : {0, 1}) {
-    const plan::RankPlan alone =
-        plan::plan_rank(*sliced(description_of(4), rank, 4), layout, step::Purpose::train, rank);
+    const auto part = sliced(description_of(4), rank, 4);
+    const plan::RankPlan alone = plan::plan_rank(*part, plan::derive(layout, *part), step::Purpose::train, rank);
     EXPECT_EQ(f.largest().costs.total_bytes, alone.bytes());
     EXPECT_EQ(f.largest().costs.saved_bytes, alone.saved_bytes);
   }
@@ -135,10 +134,10 @@ TEST(Candidates, OfStagesNeedWhatTheirPlansNeed) {
   candidate.split = {.mesh = {.pipeline = 2}, .partition = {.stages = 2, .ends = {3, 4}}};
   const plan::Forecast f = planner.forecast(candidate);
   ASSERT_EQ(f.stages.size(), 2u);
-  plan::Layout layout = plan::make_layout(recipe, model, 1, DType::bf16, 1, DeviceKind::cuda);
-  plan::set_partition(layout, model, candidate.split.partition);
-  layout.passes = testing::one_forward_one_backward_of(2);
-  const auto plans = plan::plan_stages(model, layout, step::Purpose::train, 0, true);
+  plan::LayoutChoices layout = plan::layout_choices(recipe, model, 1, DType::bf16, 1, DeviceKind::cuda);
+  layout.partition = candidate.split.partition;
+  layout.schedule.passes = testing::one_forward_one_backward_of(2);
+  const auto plans = plan::plan_stages(model, plan::derive(layout, model), step::Purpose::train, 0, true);
   for (std::size_t s = 0; s < 2; ++s) EXPECT_EQ(f.stages[s].costs.total_bytes, plans[s].bytes()) << s;
   EXPECT_GT(f.needed(f.stages[0]), f.needed(f.stages[1]));
 }
@@ -201,18 +200,21 @@ TEST(Candidates, StoreWhatTheirScheduleHasInFlight) {
                                 {"interleaved 1F1B", interleaved, 1, testing::interleaved_of(2, 2)},
                                 {"ZB-H1", even, 1, testing::zero_bubble_of(2), true}};
   for (const Case& c : cases) {
-    plan::Layout layout = testing::make_test_layout({.length = kLength, .documents = 1, .micro_batches = 6}, model);
-    if (c.partition.stages > 1) plan::set_partition(layout, model, c.partition);
-    layout.in_flight = c.in_flight;
-    layout.passes = c.passes;
+    plan::LayoutChoices layout =
+        testing::make_test_layout({.length = kLength, .documents = 1, .micro_batches = 6}, model);
+    if (c.partition.stages > 1) layout.partition = c.partition;
+    layout.schedule.group = c.in_flight;
+    layout.schedule.passes = c.passes;
     for (nn::SavePolicy& policy : layout.policies) policy.delay_weight_gradients = c.delays;
-    const std::vector<plan::PolicyCandidate> candidates = plan::list_policy_candidates(layout, model);
+    const std::vector<plan::PolicyCandidate> candidates =
+        plan::list_policy_candidates(plan::derive(layout, model), model);
     EXPECT_GE(candidates.size(), 3u);
     for (const plan::PolicyCandidate& candidate : candidates) {
       SCOPED_TRACE(cat(c.name, ", checkpointing ", static_cast<int>(candidate.policy.checkpointing)));
       for (nn::SavePolicy& policy : layout.policies) policy.checkpointing = candidate.policy.checkpointing;
       std::int64_t most = 0;
-      for (const plan::RankPlan& plan : plan::plan_stages(model, layout, step::Purpose::train, 0, true)) {
+      for (const plan::RankPlan& plan :
+           plan::plan_stages(model, plan::derive(layout, model), step::Purpose::train, 0, true)) {
         most = std::max(most, most_stored(plan));
       }
       EXPECT_EQ(candidate.stored_bytes * model.blocks(), static_cast<double>(most));
@@ -229,21 +231,21 @@ TEST(Candidates, InHostMemoryNeedWhatTheirPlansNeed) {
   candidate.blocks[0] = candidate.blocks[1] = {.checkpointing = Checkpointing::selective, .offload = true};
   candidate.state = StatePlace::host;
   const plan::Forecast f = planner.forecast(candidate);
-  plan::Layout layout = plan::make_layout(recipe, model, 1, DType::bf16, 1, DeviceKind::cuda);
+  plan::LayoutChoices layout = plan::layout_choices(recipe, model, 1, DType::bf16, 1, DeviceKind::cuda);
   for (std::size_t layer = 0; layer < 4; ++layer) {
     layout.policies[layer].checkpointing = Checkpointing::selective;
     layout.policies[layer].offload = true;
   }
-  layout.state_on_host.assign(model.flats().size(), true);
-  const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+  layout.host.state.assign(model.flats().size(), true);
+  const plan::RankPlan plan = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
   EXPECT_EQ(f.largest().costs.total_bytes, plan.bytes());
   EXPECT_EQ(f.largest().costs.pinned_bytes, plan.pinned_bytes());
   EXPECT_GT(f.host_needed(), planner.forecast().host_needed());
   EXPECT_GT(f.seconds, planner.forecast().seconds);
   candidate.weights = StatePlace::host;
   const plan::Forecast streamed = planner.forecast(candidate);
-  layout.weights_on_host = layout.state_on_host;
-  const plan::RankPlan less = plan::plan_rank(model, layout, step::Purpose::train, 0);
+  layout.host.weights = layout.host.state;
+  const plan::RankPlan less = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
   EXPECT_EQ(streamed.largest().costs.total_bytes, less.bytes());
   EXPECT_EQ(streamed.largest().costs.pinned_bytes, less.pinned_bytes());
   EXPECT_EQ(less.parameter_bytes, 0);
@@ -370,12 +372,12 @@ TEST(Candidates, OfSchedulesArePricedAndChosen) {
   for (const plan::Schedule& schedule : {one_forward_one_backward(), zero_bubble()}) {
     const plan::Forecast& f =
         forecasts.emplace_back(planner(recipe).forecast(plan::candidate_of(recipe, staged(schedule), model.blocks())));
-    plan::Layout layout = plan::make_layout(recipe, model, kStages, f.layout.compute, 1, DeviceKind::cpu);
-    plan::set_partition(layout, model, staged({}).partition);
+    plan::LayoutChoices layout = plan::layout_choices(recipe, model, kStages, f.layout.compute, 1, DeviceKind::cpu);
+    layout.partition = staged({}).partition;
     layout.micro_batches = 9;
-    layout.passes = schedule.passes;
+    layout.schedule = schedule;
     for (nn::SavePolicy& policy : layout.policies) policy.delay_weight_gradients = schedule.name == "ZB-H1";
-    const auto plans = plan::plan_stages(model, layout, step::Purpose::train, 0, true);
+    const auto plans = plan::plan_stages(model, plan::derive(layout, model), step::Purpose::train, 0, true);
     for (std::size_t s = 0; s < kStages; ++s) {
       EXPECT_EQ(f.stages[s].costs.total_bytes, plans[s].bytes()) << schedule.name << ", stage " << s;
     }

@@ -52,10 +52,10 @@ TEST(Disk, ACheckpointHasWhatTrains) {
   for (const nn::Flat& flat : model.flats()) {
     for (const nn::Param& param : flat.params()) trainable += flat.spec().trainable ? param.elements() : 0;
   }
-  plan::Layout layout;
-  layout.compute = DType::bf16;
-  EXPECT_EQ(plan::checkpoint_bytes(all, layout), 12 * all.parameters());
-  EXPECT_EQ(plan::checkpoint_bytes(model, layout), 12 * trainable);
+  plan::LayoutChoices choices;
+  choices.compute = DType::bf16;
+  EXPECT_EQ(plan::checkpoint_bytes(all, plan::derive(choices, all)), 12 * all.parameters());
+  EXPECT_EQ(plan::checkpoint_bytes(model, plan::derive(choices, model)), 12 * trainable);
 }
 
 // Each rank has a quarter of the experts and half of the slices; a checkpoint has all.
@@ -67,13 +67,15 @@ TEST(Disk, ACheckpointHasTheExpertsOfAllRanks) {
     if (param.of_linear) spec.scaled = true;
     return spec;
   });
-  plan::Layout layout;
-  const std::int64_t bytes = plan::checkpoint_bytes(models::Model(whole, own), layout);
+  plan::LayoutChoices choices;
+  const models::Model complete(whole, own);
+  const std::int64_t bytes = plan::checkpoint_bytes(complete, plan::derive(choices, complete));
   EXPECT_GT(bytes, 12 * models::Model(whole).parameters());  // and scales
-  layout.mesh = {.tensor = 2, .shard = 4, .expert = 4};
+  choices.mesh = {.tensor = 2, .shard = 4, .expert = 4};
   models::ModelDescription part = testing::half_of(whole, 1, {.vocabulary = true});
   part.blocks.at(1).moe->part = {.index = 3, .parts = 4};
-  EXPECT_EQ(plan::checkpoint_bytes(models::Model(part, own), layout), bytes);
+  const models::Model of_rank(part, own);
+  EXPECT_EQ(plan::checkpoint_bytes(of_rank, plan::derive(choices, of_rank)), bytes);
 }
 
 TEST(Disk, EstimatesPreparedDataFromTheFiles) {

@@ -21,13 +21,13 @@ TEST(HeadPlans, StepsMatchThem) {
                                   .checkpointing = micro_batches > 1 ? Checkpointing::full : Checkpointing::none,
                                   .micro_batches = micro_batches,
                                   .in_flight = micro_batches};
-      const plan::Layout layout = testing::make_test_layout(options, model);
+      const plan::LayoutChoices layout = testing::make_test_layout(options, model);
       const auto mesh = comm::make_self_mesh();
       const auto device = make_cpu_device();
       const auto run = [&](engine::SessionChecks checks) {
-        engine::Session session(model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss},
-                                std::nullopt, checks);
-        testing::Steps steps(session, layout);
+        engine::Session session(model, plan::derive(layout, model), *device, *mesh,
+                                {step::Purpose::train, step::Purpose::loss}, std::nullopt, checks);
+        testing::Steps steps(session);
         std::vector<double> losses;
         for (const auto purpose : {step::Purpose::train, step::Purpose::loss}) losses.push_back(steps.run(purpose));
         return losses;
@@ -40,8 +40,9 @@ TEST(HeadPlans, StepsMatchThem) {
 
 plan::Costs costs_of(const models::ModelDescription& description) {
   const models::Model model(description);
-  const plan::Layout layout = testing::make_test_layout({.length = 64, .sequences = 2}, model);
-  return plan::costs_of(plan::plan_rank(model, layout, step::Purpose::train, 0), model, layout);
+  const plan::LayoutChoices layout = testing::make_test_layout({.length = 64, .sequences = 2}, model);
+  return plan::costs_of(plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0), model,
+                        plan::derive(layout, model));
 }
 
 TEST(HeadPlans, CountClassesAndThePooler) {

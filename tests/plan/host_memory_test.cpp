@@ -40,8 +40,8 @@ plan::Target target_of(int ranks, std::int64_t memory) {
 }
 
 // Master weights and moments are in host memory: no recipe says so yet.
-void put_state_on_host(plan::Layout& layout, const models::Model& model) {
-  layout.state_on_host.assign(model.flats().size(), true);
+void put_state_on_host(plan::LayoutChoices& layout, const models::Model& model) {
+  layout.host.state.assign(model.flats().size(), true);
 }
 
 plan::Forecast forecast_of(const Recipe& recipe, const models::Model& model, int world, const plan::Target& target,
@@ -138,9 +138,9 @@ TEST(HostMemory, OfTensorRanksAndStagesIsTheSumOfTheirPlans) {
                             },
                         .model = [&](const plan::Split& split, int rank, int) { return part(rank, split.mesh); },
                         .complete =
-                            [](plan::Layout& layout, const models::Model& of) {
+                            [](plan::LayoutChoices& layout, const models::Model& of) {
                               put_state_on_host(layout, of);
-                              layout.passes = testing::one_forward_one_backward_of(3);
+                              layout.schedule.passes = testing::one_forward_one_backward_of(3);
                               layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
                                 seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
                                 seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());

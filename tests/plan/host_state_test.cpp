@@ -13,14 +13,14 @@ namespace host_state_test {
 
 using program::Op;
 
-plan::Layout layout_of(const models::Model& model, bool on_host) {
-  plan::Layout layout = testing::make_test_layout({.length = 32, .compute = DType::bf16}, model);
-  if (on_host) layout.state_on_host.assign(model.flats().size(), true);
+plan::LayoutChoices layout_of(const models::Model& model, bool on_host) {
+  plan::LayoutChoices layout = testing::make_test_layout({.length = 32, .compute = DType::bf16}, model);
+  if (on_host) layout.host.state.assign(model.flats().size(), true);
   return layout;
 }
 
 plan::RankPlan plan_of(const models::Model& model, bool on_host) {
-  plan::RankPlan plan = plan::plan_rank(model, layout_of(model, on_host), step::Purpose::train, 0);
+  plan::RankPlan plan = plan::plan_rank(model, plan::derive(layout_of(model, on_host), model), step::Purpose::train, 0);
   EXPECT_NO_THROW(plan::check_plans({&plan}, {0}));
   return plan;
 }
@@ -58,12 +58,12 @@ TEST(HostStatePlan, HostMemoryIsWhatIsAllocated) {
   const auto cpu = make_cpu_device();
   const auto mesh = comm::make_self_mesh();
   for (const DType compute : {DType::f32, DType::bf16}) {
-    plan::Layout layout = layout_of(model, true);
+    plan::LayoutChoices layout = layout_of(model, true);
     layout.compute = compute;
     testing::CountingDevice device(*cpu);
     const auto open = [&](std::optional<Bytes> host) {
-      return engine::Session(model, layout, device, *mesh, {step::Purpose::train, step::Purpose::loss}, std::nullopt,
-                             {.host_capacity = host});
+      return engine::Session(model, plan::derive(layout, model), device, *mesh,
+                             {step::Purpose::train, step::Purpose::loss}, std::nullopt, {.host_capacity = host});
     };
     std::int64_t pinned = 0;
     {
@@ -74,7 +74,7 @@ TEST(HostStatePlan, HostMemoryIsWhatIsAllocated) {
       EXPECT_EQ(pinned, train.pinned_bytes() + session.plan(step::Purpose::loss).staging_bytes);
       EXPECT_EQ(train.host_state_bytes, session.state().host_bytes());
       EXPECT_EQ(session.plan(step::Purpose::loss).host_state_bytes, train.host_state_bytes);
-      EXPECT_EQ(plan::costs_of(train, model, layout).pinned_bytes, train.pinned_bytes());
+      EXPECT_EQ(plan::costs_of(train, model, plan::derive(layout, model)).pinned_bytes, train.pinned_bytes());
       const plan::RankPlan copy = plan::read_plan(plan::plan_text(train), train.purpose, train.program);
       EXPECT_EQ(copy.host_state_bytes, train.host_state_bytes);
       EXPECT_EQ(copy.pinned_bytes(), train.pinned_bytes());
@@ -116,9 +116,9 @@ TEST(HostStatePlan, WithoutTheEventOfACopyIsRejected) {
 }
 
 plan::RankPlan plan_of_host_updates(const models::Model& model) {
-  plan::Layout layout = layout_of(model, true);
-  layout.host_updates = true;
-  plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+  plan::LayoutChoices layout = layout_of(model, true);
+  layout.host.updates = true;
+  plan::RankPlan plan = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
   EXPECT_NO_THROW(plan::check_plans({&plan}, {0}));
   return plan;
 }

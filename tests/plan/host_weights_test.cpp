@@ -22,17 +22,17 @@ models::Model model_of(int blocks) {
   return models::Model(testing::llama_description({.vocabulary = 64, .blocks = blocks}));
 }
 
-plan::Layout layout_of(const models::Model& model, State state, int shards = 1, DType compute = DType::bf16) {
-  plan::Layout layout = testing::make_test_layout(
+plan::LayoutChoices layout_of(const models::Model& model, State state, int shards = 1, DType compute = DType::bf16) {
+  plan::LayoutChoices layout = testing::make_test_layout(
       {.mesh = {.shard = shards}, .length = 32, .checkpointing = Checkpointing::full, .compute = compute}, model);
-  layout.weights_on_host.assign(model.flats().size(), true);
-  if (state != State::device) layout.state_on_host = layout.weights_on_host;
-  layout.host_updates = state == State::updated_on_host;
+  layout.host.weights.assign(model.flats().size(), true);
+  if (state != State::device) layout.host.state = layout.host.weights;
+  layout.host.updates = state == State::updated_on_host;
   return layout;
 }
 
-plan::RankPlan plan_of(const models::Model& model, const plan::Layout& layout) {
-  plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+plan::RankPlan plan_of(const models::Model& model, const plan::LayoutChoices& layout) {
+  plan::RankPlan plan = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
   EXPECT_NO_THROW(plan::check_plans({&plan}, {0}));
   return plan;
 }
@@ -65,8 +65,8 @@ TEST(HostWeightsPlan, TheDeviceHasTwoUnits) {
       elements += count / shards;
     }
     EXPECT_GT(2 * elements, 4 * shard);
-    plan::Layout resident = layout_of(model, State::device, shards);
-    resident.weights_on_host.clear();
+    plan::LayoutChoices resident = layout_of(model, State::device, shards);
+    resident.host.weights.clear();
     const plan::RankPlan device = plan_of(model, resident);
     for (const State state : kStates) {
       const plan::RankPlan host = plan_of(model, layout_of(model, state, shards));
@@ -97,7 +97,8 @@ struct TwoSteps {
   }
 };
 
-TwoSteps two_steps(const models::Model& model, const plan::Layout& layout) {
+TwoSteps two_steps(const models::Model& model, const plan::LayoutChoices& choices) {
+  const plan::Layout layout = plan::derive(choices, model);
   TwoSteps out{.program = step::make_program(model, plan::schedule_options(layout, step::Purpose::train, 0))};
   MetaDevice device(layout.device);
   const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(0));
@@ -209,9 +210,9 @@ TEST(HostWeightsPlan, WithoutTheEventsOfItsCopiesIsRejected) {
 TEST(HostWeightsPlan, StepsWithoutUpdatesLoadThemToo) {
   const models::Model model = model_of(6);
   for (const step::Purpose purpose : {step::Purpose::loss, step::Purpose::gradient_norms, step::Purpose::logits}) {
-    plan::Layout layout = layout_of(model, State::host, 4);
-    if (purpose == step::Purpose::logits) layout.kv_cache_rows = 64;
-    const plan::RankPlan plan = plan::plan_rank(model, layout, purpose, 0);
+    plan::LayoutChoices layout = layout_of(model, State::host, 4);
+    if (purpose == step::Purpose::logits) layout.cached = plan::CachedPass{.cache_rows = 64, .positions = 64};
+    const plan::RankPlan plan = plan::plan_rank(model, plan::derive(layout, model), purpose, 0);
     EXPECT_NO_THROW(plan::check_plans({&plan}, {0}));
     std::int64_t all = 0;
     for (const nn::Flat& flat : model.flats()) all += 2 * flat.total(4);
@@ -230,18 +231,18 @@ TEST(HostWeightsPlan, WhatALayerUpdatesIsRejected) {
     description.blocks[b].moe->bias_rate = 0.1;
   }
   const models::Model model(std::move(description));
-  plan::Layout layout = layout_of(model, State::device);
+  plan::LayoutChoices layout = layout_of(model, State::device);
   try {
-    plan::plan_rank(model, layout, step::Purpose::train, 0);
+    plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
     ADD_FAILURE() << "accepted";
   } catch (const InternalError& error) {
     EXPECT_NE(std::string(error.what()).find(": what a layer updates cannot be in host memory"), std::string::npos)
         << error.what();
   }
   for (std::size_t f = 0; f < model.flats().size(); ++f) {
-    layout.weights_on_host[f] = model.flats()[f].spec().trainable;
+    layout.host.weights[f] = model.flats()[f].spec().trainable;
   }
-  EXPECT_EQ(std::ranges::count(layout.weights_on_host, false), model.blocks());
+  EXPECT_EQ(std::ranges::count(layout.host.weights, false), model.blocks());
   plan_of(model, layout);
 }
 
@@ -249,10 +250,10 @@ TEST(HostWeightsPlan, WhatALayerUpdatesIsRejected) {
 TEST(HostWeightsPlan, OfAnotherNumberOfFlatsAreRejected) {
   const models::Model model = model_of(1);
   for (const std::size_t places : {model.flats().size() + 1, model.flats().size() - 1}) {
-    plan::Layout layout = layout_of(model, State::device);
-    layout.weights_on_host.resize(places);
+    plan::LayoutChoices layout = layout_of(model, State::device);
+    layout.host.weights.resize(places);
     try {
-      plan::plan_rank(model, layout, step::Purpose::train, 0);
+      plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
       ADD_FAILURE() << "accepted";
     } catch (const InternalError& error) {
       const std::string line = cat(places, " places for the weights of ", model.flats().size(), " flats");

@@ -9,16 +9,16 @@
 namespace hawser {
 namespace offload_test {
 
-plan::Layout layout_of(const models::Model& model, bool offload) {
-  plan::Layout layout = testing::make_test_layout({.length = 512, .micro_batches = 2}, model);
+plan::LayoutChoices layout_of(const models::Model& model, bool offload) {
+  plan::LayoutChoices layout = testing::make_test_layout({.length = 512, .micro_batches = 2}, model);
   for (nn::SavePolicy& policy : layout.policies) policy.offload = offload;
   return layout;
 }
 
 TEST(OffloadPlan, NeedsLessMemoryOfTheDevice) {
   const models::Model model(testing::llama_description({.vocabulary = 64, .blocks = 8}));
-  const auto arena = [&](const plan::Layout& layout) {
-    const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+  const auto arena = [&](const plan::LayoutChoices& layout) {
+    const plan::RankPlan plan = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
     EXPECT_NO_THROW(plan::check_plans({&plan}, {0}));
     return std::pair(plan.buffers.placement.bytes, plan.host_bytes());
   };
@@ -27,17 +27,19 @@ TEST(OffloadPlan, NeedsLessMemoryOfTheDevice) {
   const auto [offloaded, host] = arena(layout_of(model, true));
   EXPECT_GT(host, 0);
   EXPECT_LT(offloaded, kept / 2) << "of " << kept;
-  plan::Layout eager = layout_of(model, true);
+  plan::LayoutChoices eager = layout_of(model, true);
   eager.offload_window = model.layers();  // all at once, when backward begins
   EXPECT_GT(arena(eager).first, offloaded);
   // A forward-only step saves nothing.
-  EXPECT_EQ(plan::plan_rank(model, layout_of(model, true), step::Purpose::loss, 0).host_bytes(), 0);
+  EXPECT_EQ(plan::plan_rank(model, plan::derive(layout_of(model, true), model), step::Purpose::loss, 0).host_bytes(),
+            0);
 }
 
 // Each layer's tensors come back in other buffers than forward wrote.
 TEST(OffloadPlan, LoadsIntoBuffersOfItsOwn) {
   const models::Model model(testing::llama_description({.vocabulary = 64, .blocks = 8}));
-  const plan::RankPlan plan = plan::plan_rank(model, layout_of(model, true), step::Purpose::train, 0);
+  const plan::RankPlan plan =
+      plan::plan_rank(model, plan::derive(layout_of(model, true), model), step::Purpose::train, 0);
   int elsewhere = 0;
   for (const auto& [key, buffer] : plan.buffers.index) {
     if (key.role != step::Role::saved) continue;
@@ -53,13 +55,13 @@ TEST(OffloadPlan, LoadsIntoBuffersOfItsOwn) {
 // Host memory is planned to the byte, and refused before any is reserved. On the CPU it is in the capacity, too.
 TEST(OffloadPlan, HostMemoryIsChecked) {
   const models::Model model(testing::llama_description({.vocabulary = 64, .blocks = 2}));
-  const plan::Layout layout = layout_of(model, true);
+  const plan::LayoutChoices layout = layout_of(model, true);
   const auto cpu = make_cpu_device();
   const auto mesh = comm::make_self_mesh();
   testing::CountingDevice device(*cpu);
   const auto open = [&](std::optional<Bytes> capacity, std::optional<Bytes> host) {
-    return engine::Session(model, layout, device, *mesh, {step::Purpose::train, step::Purpose::loss}, capacity,
-                           {.host_capacity = host});
+    return engine::Session(model, plan::derive(layout, model), device, *mesh,
+                           {step::Purpose::train, step::Purpose::loss}, capacity, {.host_capacity = host});
   };
   std::int64_t planned = 0, pinned = 0;
   {
@@ -70,7 +72,7 @@ TEST(OffloadPlan, HostMemoryIsChecked) {
     const plan::RankPlan& train = session.plan(step::Purpose::train);
     EXPECT_GT(train.host_bytes(), 0);
     EXPECT_EQ(pinned, train.pinned_bytes() + session.plan(step::Purpose::loss).staging_bytes);
-    EXPECT_EQ(plan::costs_of(train, model, layout).pinned_bytes, train.pinned_bytes());
+    EXPECT_EQ(plan::costs_of(train, model, plan::derive(layout, model)).pinned_bytes, train.pinned_bytes());
     const plan::RankPlan copy = plan::read_plan(plan::plan_text(train), train.purpose, train.program);
     EXPECT_EQ(copy.pinned_bytes(), train.pinned_bytes());
   }
@@ -94,7 +96,8 @@ TEST(OffloadPlan, HostMemoryIsChecked) {
 // Ops of a GPU's streams must not take them.
 TEST(OffloadPlan, ViewsOfHostMemoryAreOfTheCpu) {
   const models::Model model(testing::llama_description({.vocabulary = 64, .blocks = 2}));
-  const plan::RankPlan plan = plan::plan_rank(model, layout_of(model, true), step::Purpose::train, 0);
+  const plan::RankPlan plan =
+      plan::plan_rank(model, plan::derive(layout_of(model, true), model), step::Purpose::train, 0);
   std::vector<std::byte> device(1), host(1);  // addresses only
   const step::Arenas arenas{.device = device.data(), .host = host.data()};
   step::PlannedBuffers buffers(plan.buffers, arenas, DeviceKind::cuda);
@@ -111,7 +114,8 @@ TEST(OffloadPlan, ViewsOfHostMemoryAreOfTheCpu) {
 
 TEST(OffloadPlan, WithoutTheEventOfALoadOrAnOffloadIsRejected) {
   const models::Model model(testing::llama_description({.vocabulary = 64, .blocks = 3}));
-  const plan::RankPlan good = plan::plan_rank(model, layout_of(model, true), step::Purpose::train, 0);
+  const plan::RankPlan good =
+      plan::plan_rank(model, plan::derive(layout_of(model, true), model), step::Purpose::train, 0);
   int loads = 0, offloads = 0, needed = 0;
   for (std::size_t i = 0; i < good.trace.items.size(); ++i) {
     const TraceItem& item = good.trace.items[i];

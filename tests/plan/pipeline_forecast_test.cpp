@@ -41,10 +41,10 @@ Recipe recipe_of(int stages, int micro_batches, int data_ranks = 1) {
   return recipe;
 }
 
-plan::CompleteLayout one_forward_one_backward(const Partition& partition) {
-  return [=](plan::Layout& layout, const models::Model& model) {
-    plan::set_partition(layout, model, partition);
-    layout.passes = testing::one_forward_one_backward_of(partition.stages);
+plan::CompleteChoices one_forward_one_backward(const Partition& partition) {
+  return [=](plan::LayoutChoices& layout, const models::Model& model) {
+    layout.partition = partition;
+    layout.schedule.passes = testing::one_forward_one_backward_of(partition.stages);
   };
 }
 
@@ -209,9 +209,9 @@ TEST(PipelineForecast, StagesThatDoNotMatchAreRejected) {
   const models::Model model = model_of(2);
   const Recipe recipe = recipe_of(2, 2);
   using enum step::Pass::Kind;
-  const plan::CompleteLayout swapped = [](plan::Layout& layout, const models::Model& of) {
-    plan::set_partition(layout, of, {.stages = 2, .ends = {1, 2}});
-    layout.passes = [](int stage, int) -> std::vector<step::Pass> {
+  const plan::CompleteChoices swapped = [](plan::LayoutChoices& layout, const models::Model& of) {
+    layout.partition = {.stages = 2, .ends = {1, 2}};
+    layout.schedule.passes = [](int stage, int) -> std::vector<step::Pass> {
       const int first = stage, second = 1 - stage;
       return {{forward, first, stage}, {forward, second, stage}, {backward, first, stage}, {backward, second, stage}};
     };

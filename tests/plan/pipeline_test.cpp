@@ -28,24 +28,24 @@ Partition even(int stages, int blocks) {
   return partition;
 }
 
-plan::Layout staged(const models::Model& model, const Partition& partition, int micro_batches, Schedule schedule,
-                    comm::MeshSizes mesh = {}) {
+plan::LayoutChoices staged(const models::Model& model, const Partition& partition, int micro_batches, Schedule schedule,
+                           comm::MeshSizes mesh = {}) {
   testing::LayoutOptions options{.mesh = std::move(mesh), .length = 32, .micro_batches = micro_batches};
   options.delay_weight_gradients = schedule == Schedule::zero_bubble;
-  plan::Layout layout = testing::make_test_layout(options, model);
-  plan::set_partition(layout, model, partition);
+  plan::LayoutChoices layout = testing::make_test_layout(options, model);
+  layout.partition = partition;
   if (schedule == Schedule::grouped) {
-    layout.in_flight = micro_batches;
+    layout.schedule.group = micro_batches;
   } else {
-    layout.passes = schedule == Schedule::zero_bubble ? testing::zero_bubble_of(partition.stages)
-                                                      : testing::one_forward_one_backward_of(partition.stages);
+    layout.schedule.passes = schedule == Schedule::zero_bubble ? testing::zero_bubble_of(partition.stages)
+                                                               : testing::one_forward_one_backward_of(partition.stages);
   }
   return layout;
 }
 
-std::string rejection(const models::Model& model, const plan::Layout& layout) {
+std::string rejection(const models::Model& model, const plan::LayoutChoices& layout) {
   try {
-    plan::plan_stages(model, layout, step::Purpose::train, 0, /*optimizer=*/true);
+    plan::plan_stages(model, plan::derive(layout, model), step::Purpose::train, 0, /*optimizer=*/true);
   } catch (const InternalError& error) {
     return error.what();
   }
@@ -72,7 +72,7 @@ TEST(PipelinePlan, EveryScheduleIsCheckedOverAllStages) {
     for (const int micro_batches : {1, stages, std::min(3 * stages + 1, 13)}) {
       for (const Schedule schedule : {Schedule::grouped, Schedule::one_forward_one_backward, Schedule::zero_bubble}) {
         const comm::MeshSizes mesh = micro_batches == 1 ? comm::MeshSizes{.context = 2} : comm::MeshSizes{.shard = 2};
-        const plan::Layout layout = staged(model, even(stages, stages + 1), micro_batches, schedule, mesh);
+        const plan::LayoutChoices layout = staged(model, even(stages, stages + 1), micro_batches, schedule, mesh);
         EXPECT_EQ(rejection(model, layout), "")
             << stages << " stages, " << micro_batches << " micro-batches, schedule " << static_cast<int>(schedule);
       }
@@ -90,9 +90,9 @@ TEST(PipelinePlan, LiveActivationsOfOneForwardOneBackward) {
   const models::Model model(testing::llama_description(
       {.width = 16, .heads = 2, .kv_heads = 1, .head_dim = 8, .inner = 24, .vocabulary = 40, .blocks = kStages}));
   for (const int micro_batches : {1, 3, 9}) {
-    const plan::Layout layout =
+    const plan::LayoutChoices layout =
         staged(model, even(kStages, kStages), micro_batches, Schedule::one_forward_one_backward);
-    const auto plans = plan::plan_stages(model, layout, step::Purpose::train, 0, true);
+    const auto plans = plan::plan_stages(model, plan::derive(layout, model), step::Purpose::train, 0, true);
     for (int stage = 0; stage < kStages; ++stage) {
       const plan::RankPlan& plan = plans[static_cast<std::size_t>(stage)];
       const program::Order order(plan.trace);
@@ -126,8 +126,10 @@ TEST(PipelinePlan, SentActivationsDoNotAccumulate) {
       {.width = 16, .heads = 2, .kv_heads = 1, .head_dim = 8, .inner = 24, .vocabulary = 40, .blocks = 4}));
   const auto bytes_of = [&](int stages, int micro_batches) {
     std::vector<std::int64_t> bytes;
-    const plan::Layout layout = staged(model, even(stages, 4), micro_batches, Schedule::one_forward_one_backward);
-    for (const plan::RankPlan& plan : plan::plan_stages(model, layout, step::Purpose::train, 0, true)) {
+    const plan::LayoutChoices layout =
+        staged(model, even(stages, 4), micro_batches, Schedule::one_forward_one_backward);
+    for (const plan::RankPlan& plan :
+         plan::plan_stages(model, plan::derive(layout, model), step::Purpose::train, 0, true)) {
       std::int64_t tables = 0;
       for (const auto& [key, buffer] : plan.buffers.index) {
         const program::Buffer& b = plan.buffers.buffers[static_cast<std::size_t>(buffer)];
@@ -171,8 +173,9 @@ TEST(PipelinePlan, SumsOverStagesAreCheckedOverAllStages) {
   const models::Model model = with_experts(2, true);
   EXPECT_EQ(rejection(model, staged(model, {.stages = 2, .ends = {0, 1, 1, 2}}, 4, Schedule::grouped)), "");
   // Equal sizes: only the labels tell that one stage sums another micro-batch.
-  auto plans = plan::plan_stages(model, staged(model, {.stages = 2, .ends = {1, 2}}, 2, Schedule::grouped),
-                                 step::Purpose::train, 0, true);
+  auto plans =
+      plan::plan_stages(model, plan::derive(staged(model, {.stages = 2, .ends = {1, 2}}, 2, Schedule::grouped), model),
+                        step::Purpose::train, 0, true);
   std::vector<CollectiveNote*> sums;
   for (TraceItem& item : plans[1].trace.items) {
     if (item.instruction < 0) continue;
@@ -224,7 +227,7 @@ TEST(PipelinePlan, BubblesAreThoseOfThePapers) {
         {.width = 16, .heads = 2, .kv_heads = 1, .head_dim = 8, .inner = 24, .vocabulary = 40, .blocks = stages}));
     const int micro_batches = 2 * stages + 1;
     const auto plans = [&](Schedule schedule) {
-      return plan::plan_stages(model, staged(model, even(stages, stages), micro_batches, schedule),
+      return plan::plan_stages(model, plan::derive(staged(model, even(stages, stages), micro_batches, schedule), model),
                                step::Purpose::train, 0, true);
     };
     const double f = 1.0, b = 1.25, w = 0.75;
@@ -246,10 +249,11 @@ TEST(PipelinePlan, TheBubbleOfInterleavedStagesIsThatOfThePaper) {
     Partition partition{.stages = stages};
     for (int block = 1; block <= blocks; ++block) partition.ends.push_back(block);
     for (const int micro_batches : {stages, 2 * stages, 3 * stages}) {
-      plan::Layout layout = staged(model, partition, micro_batches, Schedule::one_forward_one_backward);
-      layout.passes = testing::interleaved_of(stages, chunks);
+      plan::LayoutChoices layout = staged(model, partition, micro_batches, Schedule::one_forward_one_backward);
+      layout.schedule.passes = testing::interleaved_of(stages, chunks);
       ASSERT_EQ(rejection(model, layout), "") << stages << " stages, " << chunks << " chunks, " << micro_batches;
-      const double seconds = constant_costs(plan::plan_stages(model, layout, step::Purpose::train, 0, true), 1, 2, 0);
+      const double seconds =
+          constant_costs(plan::plan_stages(model, plan::derive(layout, model), step::Purpose::train, 0, true), 1, 2, 0);
       EXPECT_NEAR(seconds, (micro_batches * chunks + stages - 1) * 3, 1e-9)
           << stages << " stages, " << chunks << " chunks, " << micro_batches;
     }
@@ -266,9 +270,9 @@ TEST(PipelinePlan, StagesEvaluateSeveralMicroBatchesAtOnce) {
       Partition partition{.stages = stages};
       for (int block = 1; block <= blocks; ++block) partition.ends.push_back(block);
       for (const int micro_batches : {1, 2 * stages, 3 * stages + 1}) {
-        plan::Layout layout = staged(model, partition, 1, Schedule::grouped);
+        plan::LayoutChoices layout = staged(model, partition, 1, Schedule::grouped);
         layout.forward_micro_batches = micro_batches;
-        const auto plans = plan::plan_stages(model, layout, step::Purpose::loss, 0, false);
+        const auto plans = plan::plan_stages(model, plan::derive(layout, model), step::Purpose::loss, 0, false);
         if (chunks > 1 && micro_batches % stages != 0) continue;  // the last group has idle passes
         EXPECT_NEAR(constant_costs(plans, 1, 0, 0), micro_batches * chunks + stages - 1, 1e-9)
             << stages << " stages, " << chunks << " chunks, " << micro_batches << " micro-batches";
@@ -283,7 +287,8 @@ TEST(PipelinePlan, SumsOverStagesTakeNoTimeOfThePasses) {
     const models::Model model = with_experts(stages, true);
     for (const int micro_batches : {1, stages, 3 * stages + 1}) {
       const auto plans = [&](Schedule schedule) {
-        return plan::plan_stages(model, staged(model, even(stages, stages), micro_batches, schedule),
+        return plan::plan_stages(model,
+                                 plan::derive(staged(model, even(stages, stages), micro_batches, schedule), model),
                                  step::Purpose::train, 0, true);
       };
       EXPECT_NEAR(constant_costs(plans(Schedule::one_forward_one_backward), 1, 2, 0), (micro_batches + stages - 1) * 3,
@@ -300,8 +305,9 @@ TEST(PipelinePlan, SumsOverStagesTakeNoTimeOfThePasses) {
 TEST(PipelinePlan, StagesAreTimedTogether) {
   const models::Model model(testing::llama_description({.blocks = 4}));
   const plan::Target target = plan::load_target("h100");
-  const auto plans = plan::plan_stages(model, staged(model, even(4, 4), 1, Schedule::one_forward_one_backward),
-                                       step::Purpose::train, 0, true);
+  const auto plans =
+      plan::plan_stages(model, plan::derive(staged(model, even(4, 4), 1, Schedule::one_forward_one_backward), model),
+                        step::Purpose::train, 0, true);
   std::vector<program::RankTrace> ranks;
   double alone = 0;
   for (std::size_t stage = 0; stage < plans.size(); ++stage) {
@@ -315,13 +321,13 @@ TEST(PipelinePlan, StagesAreTimedTogether) {
 // What each stage does alone is without defect; together they are wrong.
 TEST(PipelinePlan, StagesThatDoNotMatchAreRejectedTogether) {
   const models::Model model(testing::toy_description());
-  plan::Layout layout = staged(model, {.stages = 2, .ends = {1, 2}}, 2, Schedule::one_forward_one_backward);
+  plan::LayoutChoices layout = staged(model, {.stages = 2, .ends = {1, 2}}, 2, Schedule::one_forward_one_backward);
   using enum Pass::Kind;
   const auto passes = [&](const std::vector<std::pair<Pass::Kind, int>>& first,
                           const std::vector<std::pair<Pass::Kind, int>>& second) {
-    layout.passes = [=](int stage, int) { return in_order(stage, stage == 0 ? first : second); };
+    layout.schedule.passes = [=](int stage, int) { return in_order(stage, stage == 0 ? first : second); };
     for (const int stage : {0, 1}) {
-      const plan::RankPlan alone = plan::plan_rank(model, layout, step::Purpose::train, stage);
+      const plan::RankPlan alone = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, stage);
       EXPECT_NO_THROW(plan::check_plans({&alone}, {stage}));
     }
     return rejection(model, layout);
@@ -343,10 +349,11 @@ TEST(PipelinePlan, StagesThatDoNotMatchAreRejectedTogether) {
 // micro-batch 1 before a gradient of micro-batch 0, the second receives them the other way round.
 TEST(PipelinePlan, SendsThatWaitForEachOtherAreRejected) {
   const models::Model model(testing::toy_description(true, 4));
-  plan::Layout layout = staged(model, {.stages = 2, .ends = {1, 2, 3, 4}}, 2, Schedule::one_forward_one_backward);
+  plan::LayoutChoices layout =
+      staged(model, {.stages = 2, .ends = {1, 2, 3, 4}}, 2, Schedule::one_forward_one_backward);
   using enum Pass::Kind;
   const auto rejected = [&](const std::vector<Pass>& first) {
-    layout.passes = [=](int stage, int) {
+    layout.schedule.passes = [=](int stage, int) {
       const std::vector<Pass> second = {{forward, 0, 1}, {forward, 0, 3}, {backward, 0, 3}, {backward, 0, 1},
                                         {forward, 1, 1}, {forward, 1, 3}, {backward, 1, 3}, {backward, 1, 1}};
       return stage == 0 ? first : second;
@@ -375,10 +382,10 @@ TEST(PipelinePlan, SendsThatWaitForEachOtherAreRejected) {
 
 TEST(PipelinePlan, SchedulesWithoutAPassAreRejected) {
   const models::Model model(testing::toy_description());
-  plan::Layout layout = staged(model, {.stages = 2, .ends = {1, 2}}, 1, Schedule::one_forward_one_backward);
+  plan::LayoutChoices layout = staged(model, {.stages = 2, .ends = {1, 2}}, 1, Schedule::one_forward_one_backward);
   using enum Pass::Kind;
   const auto with = [&](const std::vector<Pass>& of_stage_0) {
-    layout.passes = [=](int stage, int) {
+    layout.schedule.passes = [=](int stage, int) {
       return stage == 0 ? of_stage_0 : in_order(1, {{forward, 0}, {backward, 0}});
     };
     return rejection(model, layout);
@@ -400,7 +407,7 @@ TEST(PipelinePlan, RejectsPartitionsThatDoNotCoverTheModel) {
   EXPECT_THROW(check({.stages = 2, .ends = {1, 1}}), InternalError);
   EXPECT_THROW(check({.stages = 2, .ends = {2, 1}}), InternalError);
   EXPECT_THROW(check({.stages = 2}), InternalError);
-  plan::Layout layout = testing::make_test_layout({}, model);
+  plan::LayoutChoices layout = testing::make_test_layout({}, model);
   layout.partition = {.stages = 2, .ends = {1, 2}};  // but not the mesh
   EXPECT_NE(rejection(model, layout).find("a mesh of 1 pipeline stages"), std::string::npos);
 }
@@ -409,8 +416,9 @@ TEST(PipelinePlan, RejectsPartitionsThatDoNotCoverTheModel) {
 // implies the removed one.
 TEST(PipelinePlan, AStageWithOneEventRemovedIsRejected) {
   const models::Model model(testing::toy_description());
-  const plan::Layout layout = staged(model, {.stages = 2, .ends = {1, 2}}, 2, Schedule::zero_bubble, {.shard = 2});
-  const auto good = plan::plan_stages(model, layout, step::Purpose::train, 0, true);
+  const plan::LayoutChoices layout =
+      staged(model, {.stages = 2, .ends = {1, 2}}, 2, Schedule::zero_bubble, {.shard = 2});
+  const auto good = plan::plan_stages(model, plan::derive(layout, model), step::Purpose::train, 0, true);
   int waits = 0, rejected = 0;
   for (std::size_t stage = 0; stage < good.size(); ++stage) {
     for (std::size_t i = 0; i < good[stage].trace.items.size(); ++i) {

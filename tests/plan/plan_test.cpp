@@ -30,7 +30,7 @@ TEST(Plan, EveryRankOfEveryMeshIsCheckedWithEveryPolicy) {
     for (const comm::MeshSizes& mesh : all_meshes(world)) {
       for (LayoutOptions options : all_policies()) {
         options.mesh = mesh;
-        const plan::Layout layout = make_test_layout(options, model);
+        const plan::LayoutChoices layout = make_test_layout(options, model);
         for (const step::Purpose purpose : {step::Purpose::train, step::Purpose::gradient_norms, step::Purpose::loss}) {
           // Forward-only programs depend on few policies; the first represents the others.
           if (purpose == step::Purpose::loss && options.micro_batches > 1) continue;
@@ -38,7 +38,7 @@ TEST(Plan, EveryRankOfEveryMeshIsCheckedWithEveryPolicy) {
           std::vector<const plan::RankPlan*> views;
           std::vector<int> ranks;
           for (int rank = 0; rank < world; ++rank) {
-            plans.push_back(plan::plan_rank(model, layout, purpose, rank));
+            plans.push_back(plan::plan_rank(model, plan::derive(layout, model), purpose, rank));
             ranks.push_back(rank);
           }
           for (const plan::RankPlan& plan : plans) {
@@ -73,11 +73,11 @@ TEST(Plan, RanksWithDifferentExpertsAreCheckedTogether) {
       }
       models.push_back(std::make_unique<models::Model>(
           std::move(description), nn::FlatSpecOf([](const nn::Param& param) { return param.flat; })));
-      plan::Layout layout = make_test_layout(options, *models.back());
+      plan::LayoutChoices layout = make_test_layout(options, *models.back());
       layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
         seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert(), 2);
       };
-      plans.push_back(plan::plan_rank(*models.back(), layout, purpose, rank));
+      plans.push_back(plan::plan_rank(*models.back(), plan::derive(layout, *models.back()), purpose, rank));
       ranks.push_back(rank);
     }
     for (const plan::RankPlan& plan : plans) {
@@ -105,19 +105,18 @@ TEST(Plan, RanksOfAContextGroupHaveOnePlanOnAGpu) {
     for (const int context : {2, 4}) {
       LayoutOptions options;
       options.mesh = {.context = context};
-      plan::Layout layout = make_test_layout(options, model);
+      plan::LayoutChoices layout = make_test_layout(options, model);
       layout.device = DeviceKind::cuda;
       layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::bf16;
       layout.head_groups = plan::kCudaHeadGroups;
-      layout.batch = {.sequences = 3, .sequence_length = 1000, .max_documents = documents, .context = context};
-      layout.batch.chunks_per_rank = documents == 1 ? 2 : 4;
-      layout.batch.split = documents == 1 ? batches::SequenceSplit::zigzag : batches::SequenceSplit::by_work;
-      plan::set_bounds(layout);
+      layout.batch_sizes = {.sequences = 3, .sequence_length = 1000, .max_documents = documents, .context = context};
+      layout.batch_sizes.chunks_per_rank = documents == 1 ? 2 : 4;
+      layout.batch_sizes.split = documents == 1 ? batches::SequenceSplit::zigzag : batches::SequenceSplit::by_work;
       std::vector<plan::RankPlan> plans;
       std::vector<const plan::RankPlan*> views;
       std::vector<int> ranks;
       for (int rank = 0; rank < context; ++rank) {
-        plans.push_back(plan::plan_rank(model, layout, step::Purpose::train, rank));
+        plans.push_back(plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, rank));
         ranks.push_back(rank);
       }
       for (const plan::RankPlan& plan : plans) {
@@ -137,10 +136,11 @@ TEST(Plan, AttentionThatIsNotCausalHasNoKvCache) {
   description.blocks.at(1).attention.causal = false;
   const models::Model model(description), causal(testing::llama_description({}));
   const auto rejection = [&](const models::Model& planned, int context, std::int64_t kv_cache_rows) -> std::string {
-    plan::Layout layout = make_test_layout({.mesh = {.context = context}}, planned);
-    layout.kv_cache_rows = kv_cache_rows;
+    plan::LayoutChoices layout = make_test_layout({.mesh = {.context = context}}, planned);
+    if (kv_cache_rows > 0) layout.cached = plan::CachedPass{.cache_rows = kv_cache_rows, .positions = kv_cache_rows};
     try {
-      plan::plan_rank(planned, layout, kv_cache_rows > 0 ? step::Purpose::logits : step::Purpose::train, 0);
+      plan::plan_rank(planned, plan::derive(layout, planned),
+                      kv_cache_rows > 0 ? step::Purpose::logits : step::Purpose::train, 0);
     } catch (const InternalError& error) {
       return error.what();
     }
@@ -203,9 +203,9 @@ TEST(Plan, AProgramWithOneEventRemovedIsRejected) {
   for (const comm::MeshSizes& mesh :
        {comm::MeshSizes{.context = 2, .shard = 2}, comm::MeshSizes{.shard = 2, .replicate = 2},
         comm::MeshSizes{.context = 4, .shard_context = false}}) {
-    const plan::Layout layout =
+    const plan::LayoutChoices layout =
         make_test_layout({.mesh = mesh, .checkpointing = Checkpointing::full, .micro_batches = 2}, model);
-    const plan::RankPlan good = plan::plan_rank(model, layout, step::Purpose::train, 0);
+    const plan::RankPlan good = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
     EXPECT_TRUE(safe(good));
     int waits = 0, rejected = 0;
     for (std::size_t i = 0; i < good.trace.items.size(); ++i) {
@@ -298,8 +298,8 @@ TEST(Plan, DeterminismAddsWorkspaceAndRejectsLongSequences) {
   constexpr std::int64_t kMatrices = std::int64_t{4} * 16384 * 16384 * 2;
   // Counts buffers that hold these matrices and at most 64 MiB more.
   const auto matrices = [&](std::int64_t length, std::optional<bool> deterministic) {
-    const plan::RankPlan plan =
-        plan::plan_rank(model, layout(length, deterministic, DeviceKind::cuda), step::Purpose::train, 0);
+    const plan::RankPlan plan = plan::plan_rank(
+        model, plan::derive(layout(length, deterministic, DeviceKind::cuda), model), step::Purpose::train, 0);
     return std::count_if(plan.buffers.buffers.begin(), plan.buffers.buffers.end(), [](const program::Buffer& b) {
       return b.bytes >= kMatrices && b.bytes <= ops::kDeterministicBytes + (64 << 20);
     });
@@ -326,11 +326,12 @@ TEST(Plan, DeterminismAddsWorkspaceAndRejectsLongSequences) {
 TEST(Plan, ReportsItsAttentionKernels) {
   const models::Model model(testing::llama_description({}));
   const auto lines = [&](DType compute, std::int64_t documents, DeviceKind device, bool deterministic = false) {
-    plan::Layout layout = make_test_layout({.documents = documents, .compute = compute}, model);
+    plan::LayoutChoices layout = make_test_layout({.documents = documents, .compute = compute}, model);
     layout.device = device;
     layout.deterministic = deterministic;
     std::string out;
-    for (const std::string& line : plan::plan_rank(model, layout, step::Purpose::train, 0).implementations) {
+    for (const std::string& line :
+         plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0).implementations) {
       out += line + "; ";
     }
     return out;
@@ -352,10 +353,10 @@ TEST(Plan, CountsTheTimeOfSlowKernels) {
   const models::Model model(testing::llama_description({}));
   const plan::Target target = plan::load_target("h200");
   const auto busy = [&](bool deterministic) {
-    plan::Layout layout = make_test_layout({.documents = 4, .compute = DType::bf16}, model);
+    plan::LayoutChoices layout = make_test_layout({.documents = 4, .compute = DType::bf16}, model);
     layout.device = DeviceKind::cuda;
     layout.deterministic = deterministic;
-    const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+    const plan::RankPlan plan = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
     double plain_flops = 0;
     for (const TraceItem& item : plan.trace.items) {
       if (item.record.kind == OpKind::attention_plain_backward) plain_flops += item.record.flops;
@@ -470,8 +471,8 @@ TEST(CostModel, CountedRowsHaveTheTimeOfTheirBoundBetweenNodes) {
 
 TEST(CostModel, CountedRowsAreTrafficAsTheyAreSent) {
   const models::Model model(testing::llama_description({.blocks = 1}));
-  const plan::Layout layout = testing::make_test_layout({}, model);
-  plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+  const plan::LayoutChoices layout = testing::make_test_layout({}, model);
+  plan::RankPlan plan = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
   const CollectiveNote rows{
       .kind = CollectiveKind::all_to_all_v, .communicator = "expert:0-3", .bytes = 800, .expected_bytes = 80};
   plan.trace.items.push_back({.record = {.name = "rows", .kind = OpKind::communication, .collective = rows}});
@@ -479,7 +480,7 @@ TEST(CostModel, CountedRowsAreTrafficAsTheyAreSent) {
   target.cuda = true;
   const auto sent = [&](int ranks_of_a_node) {
     target.links = {{.ranks = ranks_of_a_node}, {.ranks = 0}};
-    return plan::costs_of(plan, model, layout, &target).traffic.at("expert");
+    return plan::costs_of(plan, model, plan::derive(layout, model), &target).traffic.at("expert");
   };
   EXPECT_EQ(sent(4), 60);
   EXPECT_EQ(sent(2), 600);

@@ -32,12 +32,12 @@ bool run(comm::World& world, const std::string& size) {
   testing::LayoutOptions options{
       .mesh = {.context = world.size() == 4 ? 2 : 1, .shard = world.size() == 4 ? 2 : world.size()},
       .length = world.size() == 4 ? 1024 : 512};
-  const plan::Layout layout = testing::make_test_layout(options, model);
+  const plan::LayoutChoices layout = testing::make_test_layout(options, model);
   const auto mesh = world.size() > 1 ? comm::make_mpi_mesh(world, layout.mesh, 60.0) : comm::make_self_mesh();
   const std::int64_t before = status("VmRSS");
   const auto device = make_cpu_device();
-  engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
-  testing::Steps steps(session, layout);
+  engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train});
+  testing::Steps steps(session);
   for (int step = 0; step < 3; ++step) steps.run(step::Purpose::train);
   const std::int64_t peak = status("VmHWM"), plan = session.planned_bytes();
   const std::int64_t constant = plan::load_target("cpu").context;

@@ -20,14 +20,15 @@ TEST(ReplayOnRanks, EveryStepMatchesItsPlanItemByItem) {
       testing::LayoutOptions options = policies[all ? i : turn++ % policies.size()];
       options.mesh = sizes;
       options.length = 61;
-      const plan::Layout layout = testing::make_test_layout(options, model);
+      const plan::LayoutChoices layout = testing::make_test_layout(options, model);
       std::vector<double> losses[2];
       for (const bool watched : {false, true}) {
         const auto mesh = comm::make_mpi_mesh(*the_world, sizes, 60.0);
         const auto device = make_cpu_device({.random_delay_s = watched ? 0.0002 : 0.0, .delay_seed = 3});
-        engine::Session session(model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss},
-                                std::nullopt, {.replay = watched, .guard = watched});
-        testing::Steps steps(session, layout);
+        engine::Session session(model, plan::derive(layout, model), *device, *mesh,
+                                {step::Purpose::train, step::Purpose::loss}, std::nullopt,
+                                {.replay = watched, .guard = watched});
+        testing::Steps steps(session);
         for (const auto purpose :
              {step::Purpose::train, step::Purpose::loss, step::Purpose::train, step::Purpose::train}) {
           losses[watched].push_back(steps.run(purpose));

@@ -15,8 +15,8 @@ TEST(StateTables, LayersHaveTheirOwnSlopes) {
   const models::Model model(d);
   const auto mesh = comm::make_self_mesh();
   const auto device = make_cpu_device();
-  const plan::Layout layout = testing::make_test_layout({.length = 8, .sequences = 1}, model);
-  const step::ModelState state(model, plan::state_options(layout, *mesh, true), *device);
+  const plan::LayoutChoices layout = testing::make_test_layout({.length = 8, .sequences = 1}, model);
+  const step::ModelState state(model, plan::state_options(plan::derive(layout, model), *mesh, true), *device);
   std::vector<TensorView> slopes;
   for (int layer = 0; layer < model.layers(); ++layer) {
     const nn::AttentionConfig* const c = model.attention(layer);

@@ -20,11 +20,11 @@ std::vector<std::byte> bytes_of(const std::vector<NamedState>& states) {
 
 TEST(Snapshot, HasTheStateOfItsStep) {
   const models::Model model(testing::llama_description({.blocks = 2}));
-  const plan::Layout layout = testing::make_test_layout({.length = 32}, model);
+  const plan::LayoutChoices layout = testing::make_test_layout({.length = 32}, model);
   const auto mesh = comm::make_self_mesh();
   const auto quiet = make_cpu_device();
-  engine::Session twin(model, layout, *quiet, *mesh, {step::Purpose::train});
-  testing::Steps alone(twin, layout);
+  engine::Session twin(model, plan::derive(layout, model), *quiet, *mesh, {step::Purpose::train});
+  testing::Steps alone(twin);
   std::vector<std::vector<std::byte>> after{{}};
   for (int step = 1; step <= 12; ++step) {
     alone.run(step::Purpose::train);
@@ -34,8 +34,9 @@ TEST(Snapshot, HasTheStateOfItsStep) {
   for (const std::uint64_t seed : {1, 2, 3}) {
     // Random delays before work reorder everything that is not ordered by events. Replay checks each step's plan.
     const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = seed});
-    engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
-    testing::Steps steps(session, layout);
+    engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train}, std::nullopt,
+                            {.replay = true});
+    testing::Steps steps(session);
     train::Snapshot snapshot(session, {}, 1000);  // smaller than its tensors
     EXPECT_GE(snapshot.bytes(), static_cast<std::int64_t>(after[1].size()));
     for (int step = 1; step <= 12; step += 3) {

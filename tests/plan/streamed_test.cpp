@@ -27,17 +27,18 @@ models::Model model_of() {
   });
 }
 
-plan::Layout layout_of(const models::Model& model, const comm::MeshSizes& mesh, bool streamed) {
-  plan::Layout layout = testing::make_test_layout(
+plan::LayoutChoices layout_of(const models::Model& model, const comm::MeshSizes& mesh, bool streamed) {
+  plan::LayoutChoices layout = testing::make_test_layout(
       {.mesh = mesh, .length = 32, .checkpointing = Checkpointing::full, .compute = DType::bf16}, model);
   for (const nn::Flat& flat : model.flats()) {
-    layout.state_on_host.push_back(streamed && !flat.spec().trainable);
+    layout.host.state.push_back(streamed && !flat.spec().trainable);
   }
   return layout;
 }
 
 plan::RankPlan plan_of(const models::Model& model, const comm::MeshSizes& mesh, bool streamed) {
-  plan::RankPlan plan = plan::plan_rank(model, layout_of(model, mesh, streamed), step::Purpose::train, 0);
+  plan::RankPlan plan =
+      plan::plan_rank(model, plan::derive(layout_of(model, mesh, streamed), model), step::Purpose::train, 0);
   EXPECT_NO_THROW(plan::check_plans({&plan}, {0}));
   return plan;
 }
@@ -150,27 +151,27 @@ TEST(StreamedPlan, LoadingTakesMemoryOfTheArena) {
       {.width = 256, .head_dim = 64, .inner = 256, .vocabulary = 67, .blocks = 1, .tied = true}));
   const auto mesh = comm::make_self_mesh();
   const auto cpu = make_cpu_device();
-  plan::Layout layout = testing::make_test_layout({.length = 12, .compute = DType::bf16}, model);
-  layout.state_on_host.assign(model.flats().size(), true);
-  const plan::RankPlan loss = plan::plan_rank(model, layout, step::Purpose::loss, 0);
+  plan::LayoutChoices layout = testing::make_test_layout({.length = 12, .compute = DType::bf16}, model);
+  layout.host.state.assign(model.flats().size(), true);
+  const plan::RankPlan loss = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::loss, 0);
   std::int64_t largest = 0;
   for (const nn::Flat& flat : model.flats())
     largest = std::max(largest, round_up(4 * flat.total(1), Device::kAlignment));
   EXPECT_EQ(loss.staged_bytes, largest);
   EXPECT_GT(largest, loss.buffers.placement.bytes);
   EXPECT_EQ(loss.arena_bytes(), largest);
-  EXPECT_EQ(plan::costs_of(loss, model, layout).peak_bytes_by_category.at("loading of weights"),
+  EXPECT_EQ(plan::costs_of(loss, model, plan::derive(layout, model)).peak_bytes_by_category.at("loading of weights"),
             largest - loss.buffers.placement.bytes);
   for (const bool guard : {false, true}) {
     testing::CountingDevice device(*cpu);
-    engine::Session session(model, layout, device, *mesh, {step::Purpose::loss}, std::nullopt,
+    engine::Session session(model, plan::derive(layout, model), device, *mesh, {step::Purpose::loss}, std::nullopt,
                             {.replay = guard, .guard = guard});
     const std::int64_t before = device.device;
     EXPECT_GE(session.arena_bytes(), largest);
     session.initialise(1);
     session.parameters_changed();
     EXPECT_EQ(device.device, before);
-    testing::Steps steps(session, layout);
+    testing::Steps steps(session);
     EXPECT_GT(steps.run(step::Purpose::loss), 1);
   }
 }

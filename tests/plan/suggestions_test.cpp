@@ -55,7 +55,7 @@ TEST(Suggestions, AreRankedFitKeepTheBatchAndRun) {
     const auto device = make_cpu_device();
     engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, typed.memory.capacity);
     EXPECT_LE(session.planned_bytes() + all.largest().overhead, typed.memory.capacity->value());
-    testing::Steps steps(session, layout);
+    testing::Steps steps(session);
     EXPECT_GT(steps.run(step::Purpose::train), 0.1);
   }
 }

@@ -28,25 +28,22 @@ struct LayoutOptions {
   DType compute = DType::f32, reduce_dtype = DType::f32;
 };
 
-inline plan::Layout make_test_layout(const LayoutOptions& o, const models::Model& model) {
-  plan::Layout layout;
+inline plan::LayoutChoices make_test_layout(const LayoutOptions& o, const models::Model& model) {
+  plan::LayoutChoices layout;
   layout.mesh = o.mesh;
   layout.compute = o.compute;
   layout.reduce_dtype = o.reduce_dtype;
-  layout.batch = {.sequences = o.sequences,
-                  .sequence_length = o.length,
-                  .max_documents = o.documents,
-                  .context = o.mesh.context,
-                  .chunks_per_rank = o.mesh.context == 1 ? 1 : 2};
-  plan::set_masks(layout.batch, model);
-  layout.batch.labels = nn::labels_of(model.description().head);
+  layout.batch_sizes = {.sequences = o.sequences,
+                        .sequence_length = o.length,
+                        .max_documents = o.documents,
+                        .context = o.mesh.context,
+                        .chunks_per_rank = o.mesh.context == 1 ? 1 : 2};
   layout.micro_batches = o.micro_batches;
-  layout.in_flight = o.in_flight;
+  layout.schedule.group = o.in_flight;
   layout.prefetch = o.prefetch;
   layout.accumulation = o.accumulation;
   layout.policies.assign(static_cast<std::size_t>(model.layers()),
                          {.checkpointing = o.checkpointing, .delay_weight_gradients = o.delay_weight_gradients});
-  plan::set_bounds(layout);
   return layout;
 }
 
@@ -88,16 +85,16 @@ inline std::string text_of(const LayoutOptions& o) {
 // Steps of a session on toy sequences.
 class Steps {
  public:
-  Steps(engine::Session& session, const plan::Layout& layout)
+  explicit Steps(engine::Session& session)
       : session_(session),
-        layout_(layout),
-        loader_(std::make_shared<ToySequences>(batch_size(), layout.batch.sequence_length, layout.batch.max_documents,
-                                               5, layout.batch.tables, layout.batch.labels),
-                layout.batch,
-                {.data_rank = session.mesh().place().shard + layout.mesh.shard * session.mesh().place().replicate,
-                 .data_ranks = layout.data_ranks(),
+        layout_(session.layout()),
+        loader_(std::make_shared<ToySequences>(batch_size(), layout_.batch.sequence_length, layout_.batch.max_documents,
+                                               5, layout_.batch.tables, layout_.batch.labels),
+                layout_.batch,
+                {.data_rank = session.mesh().place().shard + layout_.mesh.shard * session.mesh().place().replicate,
+                 .data_ranks = layout_.data_ranks(),
                  .context_rank = session.mesh().place().context,
-                 .context_ranks = layout.mesh.context},
+                 .context_ranks = layout_.mesh.context},
                 {.global_batch_size = batch_size(), .shuffle = false}) {
     session.initialise(1);
   }

@@ -22,8 +22,8 @@ using testing::make_test_layout;
 void expect_tight(const models::Model& model, LayoutOptions options, const char* name, double max = 1.03) {
   for (const auto checkpointing : testing::kPolicies) {
     options.checkpointing = checkpointing;
-    const plan::Layout layout = make_test_layout(options, model);
-    const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+    const plan::LayoutChoices layout = make_test_layout(options, model);
+    const plan::RankPlan plan = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
     const auto& placement = plan.buffers.placement;
     const double ratio = static_cast<double>(placement.bytes) / static_cast<double>(placement.live_bytes);
     std::printf("%s, %s: arena %.4f of live\n", name, testing::text_of(options).c_str(), ratio);
@@ -64,9 +64,10 @@ TEST(Tight, ArenasOfTwoMicroBatchesOnGpus) {
                                 .micro_batches = 2,
                                 .compute = DType::bf16,
                                 .reduce_dtype = DType::bf16};
-    plan::Layout layout = make_test_layout(options, mistral);
+    plan::LayoutChoices layout = make_test_layout(options, mistral);
     layout.device = DeviceKind::cuda;
-    const auto placement = plan::plan_rank(mistral, layout, step::Purpose::train, 0).buffers.placement;
+    const auto placement =
+        plan::plan_rank(mistral, plan::derive(layout, mistral), step::Purpose::train, 0).buffers.placement;
     EXPECT_LE(static_cast<double>(placement.bytes), 1.01 * static_cast<double>(placement.live_bytes))
         << testing::text_of(options);
   }
@@ -83,11 +84,11 @@ TEST(Tight, AStepWritesAllOfItsArena) {
     if (options.compute == DType::bf16) continue;
     options.length = 128;
     options.sequences = 2;
-    const plan::Layout layout = make_test_layout(options, model);
+    const plan::LayoutChoices layout = make_test_layout(options, model);
     const auto mesh = comm::make_self_mesh();
     const auto device = make_cpu_device();
-    engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
-    testing::Steps steps(session, layout);
+    engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train});
+    testing::Steps steps(session);
     const Arena& arena = session.arena();
     std::vector<bool> untouched(static_cast<std::size_t>(arena.bytes()), true);
     for (const int pattern : {0xa5, 0x3c}) {
@@ -109,14 +110,14 @@ TEST(Replay, EveryStepMatchesItsPlanItemByItem) {
   for (LayoutOptions options : all_policies()) {
     options.length = 61;
     options.sequences = 2;
-    const plan::Layout layout = make_test_layout(options, model);
+    const plan::LayoutChoices layout = make_test_layout(options, model);
     const auto mesh = comm::make_self_mesh();
     const auto device = make_cpu_device();
     const auto run = [&](engine::SessionChecks checks) {
-      engine::Session session(model, layout, *device, *mesh,
+      engine::Session session(model, plan::derive(layout, model), *device, *mesh,
                               {step::Purpose::train, step::Purpose::gradient_norms, step::Purpose::loss}, std::nullopt,
                               checks);
-      testing::Steps steps(session, layout);
+      testing::Steps steps(session);
       std::vector<double> losses;
       for (int step = 0; step < 2; ++step) {
         for (const auto purpose : {step::Purpose::loss, step::Purpose::gradient_norms, step::Purpose::train}) {
@@ -135,13 +136,13 @@ TEST(Replay, EveryStepMatchesItsPlanItemByItem) {
 // Destroying a session after an error elsewhere: in-flight steps end before their memory is freed.
 TEST(SessionEnds, AfterInFlightSteps) {
   const models::Model model(testing::toy_description());
-  const plan::Layout layout = make_test_layout({}, model);
+  const plan::LayoutChoices layout = make_test_layout({}, model);
   const auto device = make_cpu_device({.random_delay_s = 1e-3});
   const auto mesh = comm::make_self_mesh();
   step::StepOutput output;
   {
-    engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
-    testing::Steps steps(session, layout);
+    engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train});
+    testing::Steps steps(session);
     output = steps.enqueue(step::Purpose::train);
   }
   EXPECT_GT(output.result->loss_sum.value(), 0);
@@ -151,11 +152,11 @@ TEST(SessionEnds, AfterInFlightSteps) {
 TEST(StepOutputs, ReportTheirOwnEnds) {
   using Clock = std::chrono::steady_clock;
   const models::Model model(testing::toy_description());
-  const plan::Layout layout = make_test_layout({}, model);
+  const plan::LayoutChoices layout = make_test_layout({}, model);
   const auto device = make_cpu_device({.random_delay_s = 1e-3});
   const auto mesh = comm::make_self_mesh();
-  engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
-  testing::Steps steps(session, layout);
+  engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train});
+  testing::Steps steps(session);
   const Clock::time_point begun = Clock::now();
   const step::StepOutput first = steps.enqueue(step::Purpose::train), second = steps.enqueue(step::Purpose::train);
   session.synchronize();

@@ -86,7 +86,7 @@ inline std::vector<Pass> interleaved(int stages, int virtual_stages, int stage, 
   return out;
 }
 
-// For plan::Layout::passes.
+// For plan::Schedule::passes.
 using PassesOfStage = std::function<std::vector<Pass>(int stage, int micro_batches)>;
 inline PassesOfStage one_forward_one_backward_of(int stages) {
   return [=](int stage, int micro_batches) { return one_forward_one_backward(stages, stage, micro_batches); };

@@ -11,8 +11,8 @@ namespace hawser::testing {
 
 constexpr std::int64_t kToyLength = 61, kToyDocuments = 5;
 
-// A micro-batch of two sequences of kToyLength tokens on each data rank. heads: BatchShape::context_heads.
-inline batches::BatchShape toy_batch(int context, bool packed = true, int heads = 1) {
+// A micro-batch of two sequences of kToyLength tokens on each data rank. heads: BatchSizes::context_heads.
+inline batches::BatchSizes toy_batch(int context, bool packed = true, int heads = 1) {
   return {.sequences = 2,
           .sequence_length = kToyLength,
           .max_documents = packed ? kToyDocuments : 1,
@@ -23,18 +23,21 @@ inline batches::BatchShape toy_batch(int context, bool packed = true, int heads 
 
 class ToySteps {
  public:
-  // A global batch of `batch_size` sequences; sets the layout's number of micro-batches to what that takes. `full`: no
-  // sequence has padding.
-  ToySteps(plan::Layout& layout, const comm::MeshPlace& place, std::int64_t batch_size, bool full = false)
+  // A global batch of `batch_size` sequences; sets the number of micro-batches to what that takes. `full`: no sequence
+  // has padding.
+  ToySteps(const models::Model& model, plan::LayoutChoices& layout, const comm::MeshPlace& place,
+           std::int64_t batch_size, bool full = false)
+      : ToySteps(plan::derive(layout, model), place, batch_size, full) {
+    layout.micro_batches = static_cast<int>(loader_.micro_batches());
+  }
+  ToySteps(const plan::Layout& layout, const comm::MeshPlace& place, std::int64_t batch_size, bool full = false)
       : batch_(layout.batch),
-        loader_(sequences(layout, 4 * batch_size, full), layout.batch,
+        loader_(sequences(batch_, 4 * batch_size, full), batch_,
                 {.data_rank = place.shard + layout.mesh.shard * place.replicate,
                  .data_ranks = layout.data_ranks(),
                  .context_rank = place.context,
                  .context_ranks = layout.mesh.context},
-                {.global_batch_size = batch_size, .shuffle = false}) {
-    layout.micro_batches = static_cast<int>(loader_.micro_batches());
-  }
+                {.global_batch_size = batch_size, .shuffle = false}) {}
 
   const batches::BatchLoader& loader() const { return loader_; }
   std::int64_t targets(std::int64_t step) const { return loader_.step_targets(step); }
@@ -50,11 +53,10 @@ class ToySteps {
   }
 
  private:
-  static std::shared_ptr<ToySequences> sequences(const plan::Layout& layout, std::int64_t count, bool full) {
-    const std::int64_t documents = layout.batch.max_documents;
-    const std::uint64_t slack = full ? 1 : documents > 1 ? 5 : 50;
-    return std::make_shared<ToySequences>(count, layout.batch.sequence_length, documents, slack, layout.batch.tables,
-                                          layout.batch.labels);
+  static std::shared_ptr<ToySequences> sequences(const batches::BatchShape& batch, std::int64_t count, bool full) {
+    const std::uint64_t slack = full ? 1 : batch.max_documents > 1 ? 5 : 50;
+    return std::make_shared<ToySequences>(count, batch.sequence_length, batch.max_documents, slack, batch.tables,
+                                          batch.labels);
   }
 
   batches::BatchShape batch_;

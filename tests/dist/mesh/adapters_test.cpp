@@ -54,19 +54,18 @@ void expect_frozen(const Tensors& before, const Tensors& after) {
 
 // Three steps on one rank. A micro-batch of all ranks together is one of this rank: routers have a loss of each
 // micro-batch.
-testing::Trained train_alone(const models::Model& model, const plan::Layout& layout,
+testing::Trained train_alone(const models::Model& model, const plan::LayoutChoices& layout,
                              const testing::Training& training) {
-  plan::Layout alone;
-  alone.batch = testing::toy_batch(1);
-  alone.batch.sequences = 2 * layout.data_ranks();
+  plan::LayoutChoices alone;
+  alone.batch_sizes = testing::toy_batch(1);
+  alone.batch_sizes.sequences = 2 * layout.data_ranks();
   alone.policies.assign(static_cast<std::size_t>(model.layers()), {});
   alone.gradient_clip = layout.gradient_clip;
-  plan::set_bounds(alone);
   return testing::on_one_rank([&] {
     const auto self = comm::make_self_mesh();
-    const testing::ToySteps steps(alone, self->place(), 4LL * layout.data_ranks());
+    const testing::ToySteps steps(model, alone, self->place(), 4LL * layout.data_ranks());
     const auto device = rank_device();
-    engine::Session session(model, alone, *device, *self, {step::Purpose::train});
+    engine::Session session(model, plan::derive(alone, model), *device, *self, {step::Purpose::train});
     session.initialise(3);
     testing::Trained trained;
     testing::take_steps(session, steps, training, trained);
@@ -93,7 +92,7 @@ TEST(Adapters, EveryMeshTrainsLikeOneRank) {
   std::map<std::pair<std::string, int>, testing::Trained> references;
   const int world = the_world->size();
   int turn = world, meshes = 0;
-  for (plan::Layout layout : testing::meshes(*models.front().second)) {
+  for (plan::LayoutChoices layout : testing::meshes(*models.front().second)) {
     ++meshes;
     for (const ShardPolicy sharding : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
       if (world == 8 && (meshes % 2 == 0 || (sharding == ShardPolicy::parameters) == (meshes / 2 % 2 == 0))) continue;
@@ -105,7 +104,7 @@ TEST(Adapters, EveryMeshTrainsLikeOneRank) {
         policy.checkpointing = kPolicies[turn % 4];
         policy.delay_weight_gradients = turn / 3 % 2 == 0;
       }
-      layout.in_flight = 1 + turn / 2 % 2;
+      layout.schedule.group = 1 + turn / 2 % 2;
       ++turn;
       const std::string text =
           cat(name, ", ", testing::text_of(layout), sharding == ShardPolicy::optimizer ? ", sharded optimizer" : "");

@@ -18,7 +18,7 @@ constexpr double kDropout = 0.25;
 TEST(AttentionDropout, EveryPolicyTrainsAlike) {
   if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   const models::Model model(description(kDropout));
-  plan::Layout layout = testing::toy_layout({}, model);
+  plan::LayoutChoices layout = testing::toy_layout({}, model);
   const testing::Training training{.inputs = {0, 1}};
   std::map<bool, testing::Trained> saving;  // of the policies that recompute nothing
   for (const nn::SavePolicy& policy : nn::testing::all_policies()) {
@@ -35,10 +35,9 @@ TEST(AttentionDropout, EveryPolicyTrainsAlike) {
 TEST(AttentionDropout, MicroBatchesTrainLikeOne) {
   if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   const models::Model model(description(kDropout));
-  plan::Layout layout = testing::toy_layout({}, model);
+  plan::LayoutChoices layout = testing::toy_layout({}, model);
   const testing::Trained two = testing::train(model, layout, {.micro_batches = 2, .inputs = {0, 1}});
-  layout.batch.sequences = 4;
-  plan::set_bounds(layout);
+  layout.batch_sizes.sequences = 4;
   const testing::Trained one = testing::train(model, layout, {.micro_batches = 1, .inputs = {0, 1}});
   for (std::size_t i = 0; i < one.losses.size(); ++i) {
     EXPECT_NEAR(two.losses[i], one.losses[i], 1e-5 * one.losses[i]);
@@ -53,7 +52,7 @@ TEST(AttentionDropout, IsOfTraining) {
   std::vector<double> trained, evaluated;
   for (const double dropout : {0.0, kDropout}) {
     const models::Model model(description(dropout));
-    const plan::Layout layout = testing::toy_layout({}, model);
+    const plan::LayoutChoices layout = testing::toy_layout({}, model);
     trained.push_back(testing::train(model, layout, {.inputs = {0}}).losses[0]);
     evaluated.push_back(testing::run(model, layout, *comm::make_self_mesh(), 4, 0).loss);
   }

@@ -101,15 +101,14 @@ models::Model scored(const nn::AuxiliaryLoss& loss) {
 
 constexpr std::int64_t kLength = 64;  // a multiple of the chunks of all context ranks: no padding
 
-plan::Layout layout_of(const comm::MeshSizes& mesh, const models::Model& model, std::int64_t sequences) {
-  plan::Layout layout;
+plan::LayoutChoices layout_of(const comm::MeshSizes& mesh, const models::Model& model, std::int64_t sequences) {
+  plan::LayoutChoices layout;
   layout.mesh = mesh;
-  layout.batch = testing::toy_batch(mesh.context);
-  layout.batch.sequence_length = kLength;
-  layout.batch.sequences = sequences;
+  layout.batch_sizes = testing::toy_batch(mesh.context);
+  layout.batch_sizes.sequence_length = kLength;
+  layout.batch_sizes.sequences = sequences;
   layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
   layout.gradient_clip = 0.02;
-  plan::set_bounds(layout);
   return layout;
 }
 
@@ -119,11 +118,12 @@ struct Result {
   auto fields() { return std::tie(losses, auxiliary, after); }
 };
 
-Result trained(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, bool alone) {
-  const testing::ToySteps steps(layout, mesh.place(), layout.batch.sequences * layout.data_ranks(), true);
+Result trained(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh, bool alone) {
+  const testing::ToySteps steps(model, layout, mesh.place(), layout.batch_sizes.sequences * layout.data_ranks(), true);
   EXPECT_EQ(layout.micro_batches, 1);
   const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
-  engine::Session session(model, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+  engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::train}, std::nullopt,
+                          {.replay = true});
   session.initialise(3);
   session.set_progress({.loss_scale = 8});
   Result result;
@@ -159,7 +159,7 @@ TEST(AuxiliaryLoss, ManyRanksTrainLikeOne) {
       const comm::MeshSizes sizes{.context = context, .shard = sharded ? data : 1, .replicate = sharded ? 1 : data};
       const SquaredMean loss(static_cast<double>(2 * data * kLength));
       const models::Model model = scored(loss);
-      plan::Layout layout = layout_of(sizes, model, 2);
+      plan::LayoutChoices layout = layout_of(sizes, model, 2);
       for (auto& policy : layout.policies) policy.checkpointing = sharded ? Checkpointing::full : Checkpointing::none;
       const auto mesh = rank_mesh(sizes);
       const Result many = trained(model, layout, *mesh, false);
@@ -182,14 +182,15 @@ TEST(AuxiliaryLoss, GradientEqualsDifferencesOfTheLoss) {
   if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
   const SquaredMean loss(4 * kLength);
   const models::Model model = scored(loss);
-  plan::Layout layout = layout_of({}, model, 2);
+  plan::LayoutChoices layout = layout_of({}, model, 2);
   const auto self = comm::make_self_mesh();
-  const testing::ToySteps steps(layout, self->place(), 4, true);
+  const testing::ToySteps steps(model, layout, self->place(), 4, true);
   ASSERT_EQ(layout.micro_batches, 2);
-  layout.in_flight = 2;
+  layout.schedule.group = 2;
   for (auto& policy : layout.policies) policy.delay_weight_gradients = true;
   const auto device = rank_device();
-  engine::Session session(model, layout, *device, *self, {step::Purpose::gradient_norms, step::Purpose::loss});
+  engine::Session session(model, plan::derive(layout, model), *device, *self,
+                          {step::Purpose::gradient_norms, step::Purpose::loss});
   session.initialise(3);
   const auto run = [&](step::Purpose purpose, const step::StepInput& input) {
     const step::StepOutput output = session.enqueue(purpose, input);

@@ -57,20 +57,18 @@ models::ModelDescription description(const AttentionMask& mask, double softcap =
   return d;
 }
 
-void set_batch(const ContextCase& c, const models::Model& model, plan::Layout& layout) {
-  layout.batch = testing::toy_batch(c.mesh.context, c.packed, c.mesh.context_heads);
-  layout.batch.split = c.split;
-  if (c.split == Split::by_work) layout.batch.chunks_per_rank = c.ring() > 1 ? 4 : 1;
-  layout.batch.source_segments = c.exchange == Exchange::ring;
-  plan::set_masks(layout.batch, model);
-  plan::set_bounds(layout);
+void set_batch(const ContextCase& c, plan::LayoutChoices& layout) {
+  layout.batch_sizes = testing::toy_batch(c.mesh.context, c.packed, c.mesh.context_heads);
+  layout.batch_sizes.split = c.split;
+  if (c.split == Split::by_work) layout.batch_sizes.chunks_per_rank = c.ring() > 1 ? 4 : 1;
+  layout.batch_sizes.source_segments = c.exchange == Exchange::ring;
 }
 
-plan::Layout layout_of(const ContextCase& c, const models::Model& model) {
-  plan::Layout layout = testing::toy_layout(c.mesh, model);
-  set_batch(c, model, layout);
+plan::LayoutChoices layout_of(const ContextCase& c, const models::Model& model) {
+  plan::LayoutChoices layout = testing::toy_layout(c.mesh, model);
+  set_batch(c, layout);
   layout.policies.assign(layout.policies.size(), c.policy);
-  layout.in_flight = c.in_flight;
+  layout.schedule.group = c.in_flight;
   layout.replace_seams = [c](nn::Seams& seams, comm::Mesh& groups) {
     seams.attention = std::make_shared<nn::AttentionExchange>();
     if (c.ring() > 1 && c.exchange == Exchange::all_gather) {
@@ -86,16 +84,16 @@ plan::Layout layout_of(const ContextCase& c, const models::Model& model) {
 }
 
 // One rank, one micro-batch after another, no recompute.
-plan::Layout alone(const ContextCase& c, const models::Model& model) {
-  plan::Layout layout = testing::toy_layout({}, model);
-  set_batch({.mask = c.mask, .packed = c.packed}, model, layout);
+plan::LayoutChoices alone(const ContextCase& c, const models::Model& model) {
+  plan::LayoutChoices layout = testing::toy_layout({}, model);
+  set_batch({.mask = c.mask, .packed = c.packed}, layout);
   return layout;
 }
 
 void expect_one_ranks_gradients(const ContextCase& c) {
   SCOPED_TRACE(c.text());
   const models::Model model(description(c.mask, c.softcap));
-  const plan::Layout layout = layout_of(c, model);
+  const plan::LayoutChoices layout = layout_of(c, model);
   const std::int64_t batch_size = 2LL * layout.data_ranks() * c.accumulation - c.missing();
   const auto mesh = rank_mesh(layout.mesh);
   const testing::Outcome ours = testing::run(model, layout, *mesh, batch_size, c.random_delay_s);
@@ -112,7 +110,7 @@ void expect_one_ranks_gradients(const ContextCase& c) {
 
 void expect_one_ranks_training(const ContextCase& c) {
   const models::Model model(description(c.mask, 0, c.dropout));
-  const plan::Layout layout = layout_of(c, model);
+  const plan::LayoutChoices layout = layout_of(c, model);
   const testing::Trained cut = testing::train(model, layout);
   testing::expect_one_ranks_training(model, alone(c, model), 2LL * layout.data_ranks() * 2, cut, c.text());
 }
@@ -243,7 +241,8 @@ struct SavedBytes {
   int exchanges = 0;                          // with another rank, of keys and of their gradients
 };
 
-SavedBytes saved_bytes(const models::Model& model, const plan::Layout& layout) {
+SavedBytes saved_bytes(const models::Model& model, const plan::LayoutChoices& choices) {
+  const plan::Layout layout = plan::derive(choices, model);
   const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, the_world->rank().value());
   const auto mesh = comm::make_meta_mesh(layout.mesh, the_world->rank());
   const nn::Seams seams = plan::make_seams(layout, *mesh);
@@ -263,10 +262,10 @@ SavedBytes saved_bytes(const models::Model& model, const plan::Layout& layout) {
 }
 
 // Of one block and micro-batch, as PolicyCandidate::stored_bytes counts them.
-std::map<Checkpointing, double> stored_bytes(const models::Model& model, plan::Layout layout) {
-  layout.in_flight = 1;
+std::map<Checkpointing, double> stored_bytes(const models::Model& model, plan::LayoutChoices layout) {
+  layout.schedule.group = 1;
   std::map<Checkpointing, double> out;
-  for (const plan::PolicyCandidate& candidate : plan::list_policy_candidates(layout, model)) {
+  for (const plan::PolicyCandidate& candidate : plan::list_policy_candidates(plan::derive(layout, model), model)) {
     out[candidate.policy.checkpointing] = candidate.stored_bytes;
   }
   return out;
@@ -285,7 +284,7 @@ TEST(ContextExchange, PlansWhatExchangesSave) {
     c.mesh.shard = the_world->size() / ranks;
     const auto layout = [&](bool saves) {
       c.saves = saves;
-      plan::Layout out = layout_of(c, model);
+      plan::LayoutChoices out = layout_of(c, model);
       out.micro_batches = static_cast<int>(micro_batches);
       return out;
     };
@@ -293,7 +292,7 @@ TEST(ContextExchange, PlansWhatExchangesSave) {
     EXPECT_FALSE(fetched.bytes.contains("ring_keys"));
     // Keys and values of four heads of the toy model, of every other rank.
     const nn::AttentionConfig& config = *model.attention(0);
-    const std::int64_t one = layout(true).bounds.rows * 2 * config.kv_heads * config.head_dim * 4;
+    const std::int64_t one = plan::derive(layout(true), model).bounds.rows * 2 * config.kv_heads * config.head_dim * 4;
     const bool full = checkpointing == Checkpointing::full;
     const bool saves = full || (checkpointing != Checkpointing::qkv && checkpointing != Checkpointing::projections);
     const std::int64_t moved = attention * micro_batches * (ranks - 1);
@@ -313,22 +312,22 @@ TEST(ContextExchange, PlansWhatExchangesSave) {
     // A session, which compares each access with the plan, has the plan's bytes.
     const auto mesh = rank_mesh(c.mesh);
     const auto device = rank_device();
-    const engine::Session session(model, layout(true), *device, *mesh, {step::Purpose::train});
-    const plan::RankPlan plan =
-        plan::plan_rank(model, layout(true), step::Purpose::train, the_world->rank().value(), true);
+    const engine::Session session(model, plan::derive(layout(true), model), *device, *mesh, {step::Purpose::train});
+    const plan::RankPlan plan = plan::plan_rank(model, plan::derive(layout(true), model), step::Purpose::train,
+                                                the_world->rank().value(), true);
     EXPECT_EQ(session.planned_bytes(), plan.bytes());
   }
 }
 
 TEST(ContextExchange, HeadsOverRanksNeedASeamOfTheirOwn) {
   const models::Model model(testing::toy_description());
-  plan::Layout layout = testing::toy_layout({.context = 4, .context_heads = 2}, model);
+  plan::LayoutChoices layout = testing::toy_layout({.context = 4, .context_heads = 2}, model);
   const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(0));
-  EXPECT_THROW(plan::make_seams(layout, *mesh), InternalError);
+  EXPECT_THROW(plan::make_seams(plan::derive(layout, model), *mesh), InternalError);
   layout.replace_seams = [](nn::Seams&, comm::Mesh&) {};
-  plan::make_seams(layout, *mesh);
-  layout.batch.context_heads = 1;
-  EXPECT_THROW(plan::make_seams(layout, *mesh), InternalError);
+  plan::make_seams(plan::derive(layout, model), *mesh);
+  layout.batch_sizes.context_heads = 1;
+  EXPECT_THROW(plan::make_seams(plan::derive(layout, model), *mesh), InternalError);
 }
 
 // Masks whose windows end in a chunk, at its end, after it, and after the sequence.

@@ -27,9 +27,8 @@ models::ModelDescription part_on(const comm::MeshSizes& mesh, bool experts, std:
 std::string rejection(const models::ModelDescription& part, const comm::MeshSizes& mesh, const nn::FlatSpecOf& spec,
                       bool sequence_parallel = false) {
   const models::Model model(part, spec);
-  plan::Layout layout = testing::toy_layout(mesh, model);
+  plan::LayoutChoices layout = testing::toy_layout(mesh, model);
   layout.sequence_parallel = sequence_parallel;
-  plan::set_bounds(layout);
   layout.replace_seams = [&](nn::Seams& seams, comm::Mesh& groups) {
     if (mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());
     if (mesh.tensor == 1) return;
@@ -41,7 +40,7 @@ std::string rejection(const models::ModelDescription& part, const comm::MeshSize
     }
   };
   try {
-    plan::plan_rank(model, layout, step::Purpose::train, 0);
+    plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
   } catch (const InternalError& error) {
     return error.what();
   }

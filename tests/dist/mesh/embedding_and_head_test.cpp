@@ -64,14 +64,14 @@ TEST(EmbeddingAndHead, TrainOverStagesLikeOneRank) {
   if (world != 2 && world != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
   for (const bool tied : {true, false}) {
     const models::Model model(masked_model(tied, 3));
-    plan::Layout layout = testing::toy_layout({.shard = world / 2}, model);
+    plan::LayoutChoices layout = testing::toy_layout({.shard = world / 2}, model);
     layout.micro_batches = 3;
     layout.policies.assign(layout.policies.size(), {.checkpointing = Checkpointing::full});
-    plan::set_partition(layout, model, {.stages = 2, .ends = {1, model.blocks()}});
-    layout.passes = testing::one_forward_one_backward_of(2);
+    layout.partition = {.stages = 2, .ends = {1, model.blocks()}};
+    layout.schedule.passes = testing::one_forward_one_backward_of(2);
     const testing::Trained cut = testing::train(model, layout, {.micro_batches = layout.micro_batches});
     testing::expect_one_ranks_training(model, testing::toy_layout({}, model),
-                                       layout.batch.sequences * layout.data_ranks() * layout.micro_batches, cut,
+                                       layout.batch_sizes.sequences * layout.data_ranks() * layout.micro_batches, cut,
                                        tied ? "stages, tied" : "stages");
   }
 }

@@ -177,17 +177,17 @@ inline models::Model exact_model(bool scaled = true, bool transposed = false, bo
       [=](auto, int number) { return std::make_unique<ExactLayer>(number, width, by_position); });
 }
 
-inline void set_formats(plan::Layout& layout, const std::vector<nn::Site>& sites,
+inline void set_formats(plan::LayoutChoices& layout, const std::vector<nn::Site>& sites,
                         LinearFormat format = LinearFormat::fp8_delayed) {
   for (nn::SavePolicy& policy : layout.policies) {
     for (const nn::Site site : sites) policy.formats[static_cast<std::size_t>(site)] = format;
   }
 }
 
-inline plan::Layout exact_layout(const models::Model& model, const comm::MeshSizes& mesh) {
-  plan::Layout layout;
+inline plan::LayoutChoices exact_layout(const models::Model& model, const comm::MeshSizes& mesh) {
+  plan::LayoutChoices layout;
   layout.mesh = mesh;
-  layout.batch = toy_batch(mesh.context);
+  layout.batch_sizes = toy_batch(mesh.context);
   layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
   layout.optimizer = std::make_shared<SignDescent>();
   layout.quantizer = std::make_shared<DelayedScaling>();
@@ -238,8 +238,12 @@ constexpr std::int64_t kInputs = 4;  // steps that ToySteps has sequences for
 // Runs a session over the sequences of steps; `batch`: of the whole step.
 class ExactRun {
  public:
-  ExactRun(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, std::int64_t batch, bool random = true)
-      : ExactRun(model, std::make_unique<plan::Layout>(std::move(layout)), mesh, batch, random) {}
+  ExactRun(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh, std::int64_t batch,
+           bool random = true)
+      : device_(rank_device(random ? CpuOptions{.random_delay_s = 2e-4, .delay_seed = 5} : CpuOptions{})),
+        steps_(model, layout, mesh.place(), batch),
+        session_(model, plan::derive(layout, model), *device_, mesh, {step::Purpose::train}, std::nullopt,
+                 {.replay = true}) {}
 
   step::StepOutput enqueue(std::int64_t which, const std::function<void(step::StepInput&)>& change = {}) {
     step::StepInput input = steps_.input(which % kInputs);
@@ -257,12 +261,6 @@ class ExactRun {
   const plan::Layout& layout() const { return session_.layout(); }
 
  private:
-  ExactRun(const models::Model& model, std::unique_ptr<plan::Layout> layout, comm::Mesh& mesh, std::int64_t batch,
-           bool random)
-      : device_(rank_device(random ? CpuOptions{.random_delay_s = 2e-4, .delay_seed = 5} : CpuOptions{})),
-        steps_((plan::set_bounds(*layout), *layout), mesh.place(), batch),
-        session_(model, *layout, *device_, mesh, {step::Purpose::train}, std::nullopt, {.replay = true}) {}
-
   std::shared_ptr<Device> device_;
   ToySteps steps_;
   engine::Session session_;

@@ -19,10 +19,10 @@ class BoundedSteps {
         model_(part_of(description(), options_)),
         mesh_(rank_mesh(options_.mesh)),
         layout_(layout(scaling)),
-        steps_(layout_, mesh_->place(), kSequences * the_world->size()),
+        steps_(*model_, layout_, mesh_->place(), kSequences * the_world->size()),
         device_(rank_device({.random_delay_s = 2e-4, .delay_seed = 5})),
-        session_(*model_, layout_, *device_, *mesh_, {step::Purpose::train, step::Purpose::loss}, std::nullopt,
-                 {.replay = true}) {
+        session_(*model_, plan::derive(layout_, *model_), *device_, *mesh_, {step::Purpose::train, step::Purpose::loss},
+                 std::nullopt, {.replay = true}) {
     session_.initialise(3);
     set_router(true);
   }
@@ -47,18 +47,17 @@ class BoundedSteps {
     for (models::BlockDescription& block : whole.blocks) block.moe->normalise_top_k = false;
     return whole;
   }
-  plan::Layout layout(const ops::LossScaling& scaling) const {
-    plan::Layout layout = layout_of(options_, *model_);
+  plan::LayoutChoices layout(const ops::LossScaling& scaling) const {
+    plan::LayoutChoices layout = layout_of(options_, *model_);
     layout.loss_scaling = scaling;
-    layout.batch.sequences = kSequences;
-    plan::set_bounds(layout);
+    layout.batch_sizes.sequences = kSequences;
     return layout;
   }
 
   Experts options_;
   std::unique_ptr<models::Model> model_;
   std::shared_ptr<comm::Mesh> mesh_;
-  plan::Layout layout_;
+  plan::LayoutChoices layout_;
   testing::ToySteps steps_;
   std::shared_ptr<Device> device_;
   engine::Session session_;

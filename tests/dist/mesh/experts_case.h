@@ -50,15 +50,14 @@ inline std::unique_ptr<models::Model> part_of(models::ModelDescription d, const 
   return std::make_unique<models::Model>(std::move(d), o.sequence_parallel ? nn::with_sequence_parallelism(own) : own);
 }
 
-inline plan::Layout layout_of(const Experts& o, const models::Model& model) {
-  plan::Layout layout = toy_layout(o.mesh, model);
+inline plan::LayoutChoices layout_of(const Experts& o, const models::Model& model) {
+  plan::LayoutChoices layout = toy_layout(o.mesh, model);
   layout.sequence_parallel = o.sequence_parallel;
   layout.accumulation = o.accumulation;
   layout.expert_row_bound = o.row_bound;
   layout.expert_row_fallback = o.row_fallback;
-  plan::set_bounds(layout);
   layout.policies.assign(layout.policies.size(), o.policy);
-  layout.in_flight = o.in_flight() ? 2 : 1;
+  layout.schedule.group = o.in_flight() ? 2 : 1;
   layout.replace_seams = [o](nn::Seams& seams, comm::Mesh& groups) {
     if (o.mesh.expert > 1) seams.tokens = std::make_shared<PiecesExchange>(groups.expert(), o.pieces);
     if (o.mesh.tensor == 1) return;
@@ -92,10 +91,9 @@ inline void set_weights(engine::Session& session, const models::Model& model, co
 }
 
 // One rank, whose micro-batch has the rows of all ranks' together: the auxiliary loss is of each micro-batch.
-inline plan::Layout alone_layout(const Experts& o, const models::Model& one) {
-  plan::Layout layout = toy_layout({}, one);
-  layout.batch.sequences = o.sequences();
-  plan::set_bounds(layout);
+inline plan::LayoutChoices alone_layout(const Experts& o, const models::Model& one) {
+  plan::LayoutChoices layout = toy_layout({}, one);
+  layout.batch_sizes.sequences = o.sequences();
   return layout;
 }
 

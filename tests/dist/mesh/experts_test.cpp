@@ -124,7 +124,7 @@ TEST(ExpertRanks, SkewsHaveTheGradientsOfOneRank) {
 
 Trained trained(const models::ModelDescription& whole, const Experts& o, const testing::Training& training = {}) {
   const auto model = part_of(whole, o);
-  plan::Layout layout = layout_of(o, *model);
+  plan::LayoutChoices layout = layout_of(o, *model);
   layout.optimizer = optim::make_adamw({.epsilon = 1e-4});
   return testing::train(*model, layout, training);
 }
@@ -134,7 +134,7 @@ Trained trained(const models::ModelDescription& whole, const Experts& o, const t
 void expect_training_of_one_rank(const models::ModelDescription& whole, const Experts& o) {
   const Trained many = trained(whole, o);
   const models::Model one(whole);
-  plan::Layout alone = alone_layout(o, one);
+  plan::LayoutChoices alone = alone_layout(o, one);
   alone.optimizer = optim::make_adamw({.epsilon = 1e-4});
   const testing::Tensors after = testing::expect_one_ranks_training(one, alone, 2 * o.sequences(), many, o.text());
   EXPECT_LT(testing::difference(many.after, after, "model"), 1e-6) << o.text();
@@ -196,7 +196,8 @@ TEST(ExpertRanks, OverTensorRanksNeedRowsOfTheirOwn) {
   const models::Model model(testing::half_of(std::move(d), 0, {.vocabulary = true}),
                             nn::FlatSpecOf([](const nn::Param& param) { return param.flat; }));
   const Experts o{.mesh = mesh};
-  EXPECT_THROW(plan::plan_rank(model, layout_of(o, model), step::Purpose::train, 0), InternalError);
+  EXPECT_THROW(plan::plan_rank(model, plan::derive(layout_of(o, model), model), step::Purpose::train, 0),
+               InternalError);
 }
 
 // A bound of the rows that is not exceeded changes the buffers only.
@@ -254,11 +255,12 @@ TEST(ExpertRanks, TheBiasFollowsTheLoadOfStepsThatCount) {
   if (world > 1) cases.push_back({.mesh = {.shard = 1, .replicate = world}, .micro_batches = 2});
   for (const Experts& o : cases) {
     const auto model = part_of(whole, o);
-    plan::Layout layout = layout_of(o, *model);
+    plan::LayoutChoices layout = layout_of(o, *model);
     const auto mesh = rank_mesh(o.mesh);
-    const testing::ToySteps steps(layout, mesh->place(), o.sequences() * o.micro_batches);
+    const testing::ToySteps steps(*model, layout, mesh->place(), o.sequences() * o.micro_batches);
     const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
-    engine::Session session(*model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+    engine::Session session(*model, plan::derive(layout, *model), *device, *mesh, {step::Purpose::train}, std::nullopt,
+                            {.replay = true});
     session.initialise(3);
     std::vector<float> expected(2 * kExperts);
     for (int i = 0; i < 4; ++i) {
@@ -316,7 +318,8 @@ TEST(ExpertRanks, StatesAreSavedAndLoadedOnOtherMeshes) {
     const auto model = part_of(whole, to);
     const auto mesh = rank_mesh(to.mesh);
     const auto device = rank_device();
-    engine::Session session(*model, layout_of(to, *model), *device, *mesh, {step::Purpose::train});
+    engine::Session session(*model, plan::derive(layout_of(to, *model), *model), *device, *mesh,
+                            {step::Purpose::train});
     session.initialise(4);
     EXPECT_FALSE(testing::assembled(session) == saved.after);
     engine::load(session, checkpoint);
@@ -331,9 +334,10 @@ TEST(ExpertRanks, AModelWithOtherExpertsIsRejected) {
   const models::Model model(description);
   const auto device = rank_device();
   const auto mesh = rank_mesh({.shard = world});
-  const plan::Layout layout = testing::toy_layout({.shard = world}, model);
-  EXPECT_THROW(engine::Session(model, layout, *device, *mesh, {step::Purpose::train}), InternalError);
-  EXPECT_THROW(plan::plan_rank(model, layout, step::Purpose::train, 0), InternalError);
+  const plan::LayoutChoices layout = testing::toy_layout({.shard = world}, model);
+  EXPECT_THROW(engine::Session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train}),
+               InternalError);
+  EXPECT_THROW(plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0), InternalError);
 }
 
 // Reads the routing of the last route() call, whatever the caller passes: a seam that has a state.
@@ -366,7 +370,7 @@ TEST(ExpertRanks, ASeamThatRemembersItsLastRoutingFails) {
     const Experts o{.mesh = largest().mesh, .policy = kDelayed, .micro_batches = in_flight ? 2 : 1};
     const Outcome one = outcome_of_one_rank(whole, o);
     const auto model = part_of(whole, o);
-    plan::Layout layout = layout_of(o, *model);
+    plan::LayoutChoices layout = layout_of(o, *model);
     layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
       seams.tokens = std::make_shared<RememberingExchange>(groups.expert(), 1);
     };

@@ -58,15 +58,14 @@ TEST_P(FamilyMesh, EqualsOneRank) {
   // One micro-batch of each step is the same sequences on every mesh: routers have a loss of each micro-batch.
   std::map<std::pair<std::int64_t, int>, Outcome> references;
   const auto check = [&](Case c) {
-    const plan::Layout layout = testing::layout_of(c, model);
+    const plan::LayoutChoices layout = testing::layout_of(c, model);
     const std::int64_t sequences = 2 * layout.data_ranks(), batch_size = sequences * c.accumulation;
     const auto mesh = rank_mesh(layout.mesh);
     const Outcome ours = testing::run(model, layout, *mesh, batch_size, c.random_delay_s, &*opened.weights);
     Outcome& one = references[{sequences, c.accumulation}];
     if (one.gradients.empty()) {
-      plan::Layout alone = testing::layout_of(testing::Case{}, model);
-      alone.batch.sequences = sequences;
-      plan::set_bounds(alone);
+      plan::LayoutChoices alone = testing::layout_of(testing::Case{}, model);
+      alone.batch_sizes.sequences = sequences;
       one = testing::on_one_rank(
           [&] { return testing::run(model, alone, *comm::make_self_mesh(), batch_size, 0, &*opened.weights); });
     }

@@ -20,9 +20,9 @@ using testing::Trained;
 
 TEST(Flats, WeightsThatEveryRankKeepsTrainLikeShardedOnes) {
   const models::Model model(testing::toy_description());
-  for (const plan::Layout& parameters : meshes(model)) {
+  for (const plan::LayoutChoices& parameters : meshes(model)) {
     const Trained sharded = train(model, parameters);
-    plan::Layout layout = parameters;
+    plan::LayoutChoices layout = parameters;
     layout.shard_policy = ShardPolicy::optimizer;
     const Trained kept = train(
         model, layout, {.look = [&](engine::Session& session) {
@@ -68,11 +68,11 @@ bool is_frozen(const models::Model& model, const std::string& name) {
   return false;
 }
 
-Tensors gradients(const models::Model& model, plan::Layout layout) {
+Tensors gradients(const models::Model& model, plan::LayoutChoices layout) {
   const auto mesh = rank_mesh(layout.mesh);
-  const testing::ToySteps steps(layout, mesh->place(), 2LL * layout.data_ranks() * 2);
+  const testing::ToySteps steps(model, layout, mesh->place(), 2LL * layout.data_ranks() * 2);
   const auto device = rank_device();
-  engine::Session session(model, layout, *device, *mesh, {step::Purpose::gradient_norms});
+  engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::gradient_norms});
   session.initialise(3);
   const step::StepOutput output = session.enqueue(step::Purpose::gradient_norms, steps.input(0));
   session.synchronize();
@@ -92,7 +92,7 @@ TEST(Flats, FrozenOnesHaveNoGradientMomentsOrMasterWeights) {
       {"embed_tokens", "layers.", "model.norm"}};  // the head's weight alone
   for (const auto& names : choices) {
     const models::Model model = freeze(names, false);
-    for (const plan::Layout& layout : meshes(model)) {
+    for (const plan::LayoutChoices& layout : meshes(model)) {
       const std::string text = cat(names.front(), ", ", text_of(layout));
       const Trained trained = train(model, layout, {.look = [&](engine::Session& session) {
                                       std::int64_t parameters = 0, moments = 0;
@@ -140,15 +140,15 @@ TEST(Flats, AWeightWithAScaleIsItsProduct) {
     });
   };
   const models::Model plain = model_with(false), scaled = model_with(true);
-  for (plan::Layout layout : meshes(plain)) {
+  for (plan::LayoutChoices layout : meshes(plain)) {
     for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
       layout.shard_policy = policy;
       const auto norms_of = [&](const models::Model& model, float factor, float scale) {
         const auto mesh = rank_mesh(layout.mesh);
-        plan::Layout own = layout;
-        const testing::ToySteps steps(own, mesh->place(), 2LL * own.data_ranks());
+        plan::LayoutChoices own = layout;
+        const testing::ToySteps steps(model, own, mesh->place(), 2LL * own.data_ranks());
         const auto device = rank_device();
-        engine::Session session(model, own, *device, *mesh, {step::Purpose::gradient_norms});
+        engine::Session session(model, plan::derive(own, model), *device, *mesh, {step::Purpose::gradient_norms});
         session.initialise(3);
         for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
           const step::FlatState& flat = session.state().flat(f);
@@ -184,9 +184,10 @@ TEST(Flats, TheListOfGemmsHasTheDtypesAndScalesOfWeights) {
     }
     return spec;
   });
-  const plan::Layout layout = meshes(model).front();
+  const plan::LayoutChoices layout = meshes(model).front();
   std::map<std::string, std::vector<engine::GemmShape>> found;
-  for (const engine::GemmShape& shape : engine::gemms_of(model, layout, false)) found[shape.name].push_back(shape);
+  for (const engine::GemmShape& shape : engine::gemms_of(model, plan::derive(layout, model), false))
+    found[shape.name].push_back(shape);
   for (const auto* name : {"down_proj, y", "down_proj, dx"}) {
     ASSERT_EQ(found[name].size(), 2u) << name;
     const engine::GemmShape &plain = found[name][0], &scaled = found[name][1];
@@ -210,14 +211,14 @@ TEST(Flats, ScalesAreSavedOnceAndLoadedByAll) {
     spec.trainable = false;
     return spec;
   });
-  const std::vector<plan::Layout> layouts = meshes(model);
+  const std::vector<plan::LayoutChoices> layouts = meshes(model);
   for (std::size_t i = 0; i < layouts.size(); ++i) {
-    const plan::Layout &from = layouts[i], &to = layouts[(i + 1) % layouts.size()];
+    const plan::LayoutChoices &from = layouts[i], &to = layouts[(i + 1) % layouts.size()];
     if (from.compute != to.compute) continue;
-    const auto with_session = [&](const plan::Layout& layout, const auto& body) {
+    const auto with_session = [&](const plan::LayoutChoices& layout, const auto& body) {
       const auto mesh = rank_mesh(layout.mesh);
       const auto device = rank_device();
-      engine::Session session(model, layout, *device, *mesh, {step::Purpose::gradient_norms});
+      engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::gradient_norms});
       session.initialise(3);
       body(session);
     };
@@ -255,10 +256,10 @@ TEST(Flats, AdaptersAreSavedAndLoadedWithoutTheFrozenWeights) {
   });
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  const std::vector<plan::Layout> layouts = meshes(model);
+  const std::vector<plan::LayoutChoices> layouts = meshes(model);
   int step = 0;
   for (std::size_t i = 0; i < layouts.size(); ++i) {
-    plan::Layout to = layouts[(i + 1) % layouts.size()];
+    plan::LayoutChoices to = layouts[(i + 1) % layouts.size()];
     to.compute = layouts[i].compute;  // frozen weights are stored in it
     Trained trained = train(model, layouts[i], {.look = [&](engine::Session& session) {
                               train::save(session, the_world, {.root = root},
@@ -271,7 +272,7 @@ TEST(Flats, AdaptersAreSavedAndLoadedWithoutTheFrozenWeights) {
     }
     const auto mesh = rank_mesh(to.mesh);
     const auto device = rank_device();
-    engine::Session session(model, to, *device, *mesh, {step::Purpose::train});
+    engine::Session session(model, plan::derive(to, model), *device, *mesh, {step::Purpose::train});
     session.initialise(3);
     EXPECT_FALSE(testing::assembled(session) == trained.after);
     engine::load(session, checkpoint, {.frozen = false});
@@ -281,7 +282,7 @@ TEST(Flats, AdaptersAreSavedAndLoadedWithoutTheFrozenWeights) {
 
 TEST(Flats, BackwardEndsAtTheLowestTrainableLayer) {
   const models::Model model = freeze({"embed_tokens", "layers.0."}, false);
-  const plan::Layout layout = meshes(model).front();
+  const plan::Layout layout = plan::derive(meshes(model).front(), model);
   const program::Program program = step::make_program(model, plan::schedule_options(layout, step::Purpose::train));
   int lowest = model.layers();
   for (const program::Instruction& instruction : program.instructions) {

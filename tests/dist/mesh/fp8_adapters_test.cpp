@@ -35,9 +35,9 @@ models::Model plain_model(bool some = false) {
   return models::Model(description_of(some), train_adapters);
 }
 
-plan::Layout layout_of(const models::Model& model, const plan::Layout& base, bool fp8,
-                       Fp8Scaling scaling = Fp8Scaling::delayed) {
-  plan::Layout layout = base;
+plan::LayoutChoices layout_of(const models::Model& model, const plan::LayoutChoices& base, bool fp8,
+                              Fp8Scaling scaling = Fp8Scaling::delayed) {
+  plan::LayoutChoices layout = base;
   layout.gradient_clip = 0;
   layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
   if (fp8) plan::set_formats(layout, model, {.scaling = scaling, .saturation_limit = 1});
@@ -107,18 +107,18 @@ TEST(Fp8Adapters, TheBaseIsTheCastOfItsWeights) {
   const auto device = rank_device();
   const Tensors weights = testing::on_one_rank([&] {
     const auto self = comm::make_self_mesh();
-    engine::Session alone(plain, layout_of(plain, testing::toy_layout({}, plain), false), *device, *self,
-                          {step::Purpose::train});
+    engine::Session alone(plain, plan::derive(layout_of(plain, testing::toy_layout({}, plain), false), plain), *device,
+                          *self, {step::Purpose::train});
     alone.initialise(3);
     return testing::states_of(alone);
   });
-  for (const plan::Layout& base : testing::meshes(model)) {
+  for (const plan::LayoutChoices& base : testing::meshes(model)) {
     for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
       const auto mesh = rank_mesh(base.mesh);
-      plan::Layout layout = layout_of(model, base, true), in_bf16 = layout_of(plain, base, false);
+      plan::LayoutChoices layout = layout_of(model, base, true), in_bf16 = layout_of(plain, base, false);
       in_bf16.compute = DType::bf16;
       layout.shard_policy = in_bf16.shard_policy = policy;
-      engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
+      engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train});
       session.initialise(3);
       expect_the_cast(session, weights, text_of(layout));
       EXPECT_EQ(session.plan(step::Purpose::train).state_bytes, session.state().bytes());
@@ -130,7 +130,7 @@ TEST(Fp8Adapters, TheBaseIsTheCastOfItsWeights) {
       }
       if (!session.state().flat(0).unsharded.empty()) continue;  // all ranks have two forms of all
       // Other frozen weights are in float32 here, and in bf16 there.
-      engine::Session other(plain, in_bf16, *device, *mesh, {step::Purpose::train});
+      engine::Session other(plain, plan::derive(in_bf16, plain), *device, *mesh, {step::Purpose::train});
       std::int64_t others = 0;
       for (int f = 0; f < session.state().flats(); ++f) {
         const step::FlatState& state = session.state().flat(f);
@@ -147,21 +147,23 @@ TEST(Fp8Adapters, TheBaseIsTheCastOfItsWeights) {
 // The base is what a run has trained in full: its checkpoint has float32 weights, and no scales.
 TEST(Fp8Adapters, TheBaseOfACheckpointIsTheCastOfItsWeights) {
   const models::Model model = fp8_model(), plain = plain_model();
-  const std::vector<plan::Layout> meshes = testing::meshes(model);
+  const std::vector<plan::LayoutChoices> meshes = testing::meshes(model);
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
   const auto device = rank_device();
   Tensors weights;
   {
     const auto mesh = rank_mesh(meshes.front().mesh);
-    engine::Session session(plain, layout_of(plain, meshes.front(), false), *device, *mesh, {step::Purpose::train});
+    engine::Session session(plain, plan::derive(layout_of(plain, meshes.front(), false), plain), *device, *mesh,
+                            {step::Purpose::train});
     session.initialise(3);
     train::save(session, the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
     weights = assembled(session);
   }
   checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
   const auto mesh = rank_mesh(meshes.back().mesh);
-  engine::Session session(model, layout_of(model, meshes.back(), true), *device, *mesh, {step::Purpose::train});
+  engine::Session session(model, plan::derive(layout_of(model, meshes.back(), true), model), *device, *mesh,
+                          {step::Purpose::train});
   engine::load(session, checkpoint, {.scales = false});
   expect_the_cast(session, weights, text_of(meshes.back()));
 }
@@ -179,10 +181,11 @@ Tensors gradients(const Tensors& states) {
 void expect_the_gradients_of_one_rank(bool some, Fp8Scaling scaling = Fp8Scaling::delayed) {
   const models::Model plain = plain_model(some), model = fp8_model(some, scaling);
   const std::int64_t batch = 2LL * the_world->size();
-  const auto trained = [&](const models::Model& of, plan::Layout layout, comm::Mesh& mesh, bool all) {
-    const testing::ToySteps steps(layout, mesh.place(), batch);
+  const auto trained = [&](const models::Model& of, plan::LayoutChoices layout, comm::Mesh& mesh, bool all) {
+    const testing::ToySteps steps(of, layout, mesh.place(), batch);
     const auto device = rank_device({.random_delay_s = all ? 2e-4 : 0, .delay_seed = 5});
-    engine::Session session(of, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = all});
+    engine::Session session(of, plan::derive(layout, of), *device, mesh, {step::Purpose::train}, std::nullopt,
+                            {.replay = all});
     write(session);
     testing::Trained out;
     out.before = all ? assembled(session) : testing::states_of(session);
@@ -195,7 +198,7 @@ void expect_the_gradients_of_one_rank(bool some, Fp8Scaling scaling = Fp8Scaling
     out.after = gradients(after);
     return out;
   };
-  const plan::Layout alone = testing::toy_layout({}, plain);
+  const plan::LayoutChoices alone = testing::toy_layout({}, plain);
   const testing::Trained exact = testing::on_one_rank(
       [&] { return trained(plain, layout_of(plain, alone, false), *comm::make_self_mesh(), false); });
   const testing::Trained one = testing::on_one_rank(
@@ -205,8 +208,8 @@ void expect_the_gradients_of_one_rank(bool some, Fp8Scaling scaling = Fp8Scaling
   ASSERT_FALSE(one.after.empty());
   for (const auto& [name, values] : one.after) EXPECT_TRUE(is_adapter(name)) << name;
   int i = the_world->size();
-  for (const plan::Layout& base : testing::meshes(model)) {
-    plan::Layout layout = layout_of(model, base, true, scaling);
+  for (const plan::LayoutChoices& base : testing::meshes(model)) {
+    plan::LayoutChoices layout = layout_of(model, base, true, scaling);
     layout.shard_policy = i % 2 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
     for (nn::SavePolicy& policy : layout.policies) {
       policy.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
@@ -247,14 +250,14 @@ TEST(Fp8Adapters, AResumedRunHasTheSameBase) {
   const models::Model model = fp8_model();
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  const std::vector<plan::Layout> meshes = testing::meshes(model);
+  const std::vector<plan::LayoutChoices> meshes = testing::meshes(model);
   const engine::StateScope scope{.frozen = false};
-  const auto with_session = [&](const plan::Layout& base, const auto& body) {
-    plan::Layout layout = layout_of(model, base, true);
+  const auto with_session = [&](const plan::LayoutChoices& base, const auto& body) {
+    plan::LayoutChoices layout = layout_of(model, base, true);
     const auto mesh = rank_mesh(layout.mesh);
-    const testing::ToySteps steps(layout, mesh->place(), 2LL * the_world->size());
+    const testing::ToySteps steps(model, layout, mesh->place(), 2LL * the_world->size());
     const auto device = rank_device();
-    engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
+    engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train});
     write(session);
     body(session, steps);
   };

@@ -50,14 +50,15 @@ struct Outcome {
   Tensors states;
 };
 
-Outcome trained(const models::Model& model, plan::Layout layout, std::shared_ptr<const optim::Optimizer> optimizer) {
+Outcome trained(const models::Model& model, plan::LayoutChoices layout,
+                std::shared_ptr<const optim::Optimizer> optimizer) {
   const auto quantizer = std::make_shared<CountingFp8>(nn::Fp8Options{});
   layout.quantizer = quantizer;
   layout.optimizer = std::move(optimizer);
   const auto mesh = rank_mesh(layout.mesh);
   const auto device = rank_device({.random_delay_s = 1e-4, .delay_seed = 5});
-  const testing::ToySteps steps(layout, mesh->place(), 2LL * the_world->size());
-  engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt,
+  const testing::ToySteps steps(model, layout, mesh->place(), 2LL * the_world->size());
+  engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train}, std::nullopt,
                           {.replay = true, .guard = true});
   session.initialise(3);
   quantizer->passes = 0;
@@ -91,7 +92,8 @@ bool same_bits(const std::vector<std::vector<float>>& a, const std::vector<std::
 
 enum class Updates { both, at_once, in_phases };
 
-void expect_the_same(const models::Model& model, const plan::Layout& layout, Updates updates, const std::string& text) {
+void expect_the_same(const models::Model& model, const plan::LayoutChoices& layout, Updates updates,
+                     const std::string& text) {
   const auto compare = [&](std::shared_ptr<const optim::Optimizer> records,
                            std::shared_ptr<const optim::Optimizer> plain) {
     const std::string name = cat(text, ", ", text_of(layout), ", ", records->phases(model.flat(0)).size(), " phases");
@@ -122,16 +124,15 @@ TEST(Fp8Amaxes, OfTheOptimizerAreThoseOfAPassOverTheWeights) {
   const models::Model dense(testing::toy_description(false), in_fp8), mixture(std::move(experts), in_fp8);
   int turn = the_world->size();
   for (const models::Model* const model : {&dense, &mixture}) {
-    for (const plan::Layout& base : testing::meshes(*model)) {
-      plan::Layout layout = base;
+    for (const plan::LayoutChoices& base : testing::meshes(*model)) {
+      plan::LayoutChoices layout = base;
       layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
       plan::set_formats(layout, *model, {.saturation_limit = 1});
       layout.shard_policy = turn % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
-      layout.state_on_host.clear();
+      layout.host.state.clear();
       for (const nn::Flat& flat : model->flats()) {
-        layout.state_on_host.push_back(turn / 2 % 2 == 0 && flat.spec().trainable);
+        layout.host.state.push_back(turn / 2 % 2 == 0 && flat.spec().trainable);
       }
-      plan::set_bounds(layout);
       // Pairwise: with several ranks, a mesh has one way to update.
       const Updates updates = the_world->size() == 1 ? Updates::both
                               : turn % 3 == 0        ? Updates::in_phases

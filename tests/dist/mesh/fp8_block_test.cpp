@@ -35,10 +35,11 @@ TEST(Fp8Block, InputsSavedInFp8ChangeNoBit) {
   const models::Model plain(testing::toy_description(false));
   const models::Model model(testing::toy_description(false),
                             nn::with_weights_quantized_on_use(nn::common_domain, [](int) { return true; }));
-  const auto run = [&](const models::Model& of, plan::Layout layout, comm::Mesh& mesh) {
-    const testing::ToySteps steps(layout, mesh.place(), whole_batch());
+  const auto run = [&](const models::Model& of, plan::LayoutChoices layout, comm::Mesh& mesh) {
+    const testing::ToySteps steps(of, layout, mesh.place(), whole_batch());
     const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
-    engine::Session session(of, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+    engine::Session session(of, plan::derive(layout, of), *device, mesh, {step::Purpose::train}, std::nullopt,
+                            {.replay = true});
     session.initialise(3);
     testing::Trained trained;
     testing::take_steps(session, steps, {.inputs = {0, 1}}, trained);
@@ -47,9 +48,9 @@ TEST(Fp8Block, InputsSavedInFp8ChangeNoBit) {
   };
   constexpr std::array kWays = {Checkpointing::none, Checkpointing::selective, Checkpointing::full};
   int i = the_world->size();
-  for (const plan::Layout& base : testing::meshes(model)) {
+  for (const plan::LayoutChoices& base : testing::meshes(model)) {
     const auto mesh = rank_mesh(base.mesh);
-    plan::Layout layout = base;
+    plan::LayoutChoices layout = base;
     layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
     const auto [exact, exact_bytes] = run(plain, layout, *mesh);
     plan::set_formats(layout, model, {.scaling = Fp8Scaling::block});
@@ -79,21 +80,21 @@ TEST(Fp8Block, TensorRanksHaveTheGradientsOfOneRank) {
   const comm::MeshSizes sizes{.tensor = 2, .kv_copies = testing::kv_copies(whole, 2)};
   const auto pair = rank_mesh(sizes);
   const auto gradients = [&](const models::Model& model, comm::Mesh& mesh, bool fp8) {
-    plan::Layout layout = testing::toy_layout(mesh.sizes(), model);
+    plan::LayoutChoices layout = testing::toy_layout(mesh.sizes(), model);
     layout.gradient_clip = 0;
     layout.sequence_parallel = mesh.sizes().tensor > 1;
     for (nn::SavePolicy& policy : layout.policies) policy.checkpointing = Checkpointing::full;
     if (fp8) plan::set_formats(layout, model, {.scaling = Fp8Scaling::block});
-    plan::set_bounds(layout);
     if (layout.sequence_parallel) {
       layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
         seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
         seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
       };
     }
-    const testing::ToySteps steps(layout, mesh.place(), 4);
+    const testing::ToySteps steps(model, layout, mesh.place(), 4);
     const auto device = rank_device();
-    engine::Session session(model, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+    engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::train}, std::nullopt,
+                            {.replay = true});
     session.initialise(3);
     testing::Trained trained;
     testing::take_steps(session, steps, {.inputs = {0}}, trained);

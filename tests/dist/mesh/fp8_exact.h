@@ -22,8 +22,8 @@ inline models::Model fp8_model(bool frozen_up = false) {
   return exact_model(true, true, true, true, frozen_up);
 }
 
-inline plan::Layout fp8_layout(const models::Model& model, const comm::MeshSizes& mesh) {
-  plan::Layout layout = exact_layout(model, mesh);
+inline plan::LayoutChoices fp8_layout(const models::Model& model, const comm::MeshSizes& mesh) {
+  plan::LayoutChoices layout = exact_layout(model, mesh);
   layout.quantizer = std::make_shared<nn::Fp8Scaling>(kExactFp8);
   return layout;
 }
@@ -33,8 +33,8 @@ inline models::Model fp8_block_model(bool frozen_up = false) {
   return exact_model(false, false, true, false, frozen_up, true);
 }
 
-inline plan::Layout fp8_block_layout(const models::Model& model, const comm::MeshSizes& mesh) {
-  plan::Layout layout = exact_layout(model, mesh);
+inline plan::LayoutChoices fp8_block_layout(const models::Model& model, const comm::MeshSizes& mesh) {
+  plan::LayoutChoices layout = exact_layout(model, mesh);
   layout.quantizer = std::make_shared<nn::Fp8BlockScaling>(nn::Fp8BlockOptions{});
   set_formats(layout, {nn::Site::up_projection, nn::Site::down_projection}, LinearFormat::fp8_block);
   return layout;
@@ -45,16 +45,16 @@ inline Tensors without_head(Tensors all) {
   return all;
 }
 
-using LayoutOf = plan::Layout (*)(const models::Model&, const comm::MeshSizes&);
+using LayoutOf = plan::LayoutChoices (*)(const models::Model&, const comm::MeshSizes&);
 
-inline Tensors trained(const models::Model& model, const plan::Layout& layout, comm::Mesh& mesh, bool whole) {
+inline Tensors trained(const models::Model& model, const plan::LayoutChoices& layout, comm::Mesh& mesh, bool whole) {
   ExactRun run(model, layout, mesh, whole_batch(), whole);
   write_exact(run.session());
   for (int i = 0; i < kFp8Steps; ++i) run.step(i);
   return without_head(whole ? assembled(run.session()) : states_of(run.session()));
 }
 
-inline Tensors trained_on_one_rank(const models::Model& model, const plan::Layout& layout) {
+inline Tensors trained_on_one_rank(const models::Model& model, const plan::LayoutChoices& layout) {
   return on_one_rank([&] { return trained(model, layout, *comm::make_self_mesh(), false); });
 }
 
@@ -62,16 +62,16 @@ inline Tensors trained_on_one_rank(const models::Model& model, const plan::Layou
 inline Tensors expect_the_bits_of_one_rank(const models::Model& model, LayoutOf layout_of) {
   const Tensors one = trained_on_one_rank(model, layout_of(model, {}));
   int i = the_world->size();
-  for (const plan::Layout& of : meshes(model)) {
-    plan::Layout layout = layout_of(model, of.mesh);
+  for (const plan::LayoutChoices& of : meshes(model)) {
+    plan::LayoutChoices layout = layout_of(model, of.mesh);
     layout.accumulation = of.accumulation;
-    layout.batch.sequences = i % 2 == 0 ? 1 : 2;
+    layout.batch_sizes.sequences = i % 2 == 0 ? 1 : 2;
     layout.shard_policy = i % 3 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
     for (nn::SavePolicy& policy : layout.policies) {
       policy.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
       policy.delay_weight_gradients = i % 3 == 1;
     }
-    layout.in_flight = i % 3 == 1 ? 2 : 1;
+    layout.schedule.group = i % 3 == 1 ? 2 : 1;
     ++i;
     const auto mesh = rank_mesh(layout.mesh);
     const Tensors many = trained(model, layout, *mesh, true);
@@ -88,10 +88,10 @@ inline void expect_the_bits_of_a_run_without_a_stop(const models::Model& model, 
   const Tensors expected = trained_on_one_rank(model, layout_of(model, {}));
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  const std::vector<plan::Layout> all = meshes(model);
+  const std::vector<plan::LayoutChoices> all = meshes(model);
   constexpr int kBefore = 2;
   {
-    const plan::Layout layout = layout_of(model, all.front().mesh);
+    const plan::LayoutChoices layout = layout_of(model, all.front().mesh);
     const auto mesh = rank_mesh(layout.mesh);
     ExactRun run(model, layout, *mesh, whole_batch());
     write_exact(run.session());
@@ -100,7 +100,7 @@ inline void expect_the_bits_of_a_run_without_a_stop(const models::Model& model, 
   }
   checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
   EXPECT_EQ(checkpoint.find("layers.0.up.weight") == nullptr, frozen_up);
-  const plan::Layout layout = layout_of(model, all.back().mesh);
+  const plan::LayoutChoices layout = layout_of(model, all.back().mesh);
   const auto mesh = rank_mesh(layout.mesh);
   ExactRun run(model, layout, *mesh, whole_batch());
   if (frozen_up) write_exact(run.session());

@@ -44,8 +44,8 @@ models::Model exact_model_without_one() {
       [=](auto, int number) { return std::make_unique<testing::ExactLayer>(number, width, true); });
 }
 
-plan::Layout exact_layout_without_one(const models::Model& model, const comm::MeshSizes& mesh) {
-  plan::Layout layout = testing::fp8_layout(model, mesh);
+plan::LayoutChoices exact_layout_without_one(const models::Model& model, const comm::MeshSizes& mesh) {
+  plan::LayoutChoices layout = testing::fp8_layout(model, mesh);
   layout.policies[0].formats[static_cast<std::size_t>(nn::Site::down_projection)] = LinearFormat::compute;
   return layout;
 }
@@ -53,7 +53,7 @@ plan::Layout exact_layout_without_one(const models::Model& model, const comm::Me
 // Two steps in FP8 on this mesh, then a checkpoint.
 checkpoint::Checkpoint saved_in_fp8(const comm::MeshSizes& sizes, const std::string& root) {
   const models::Model model = fp8_model();
-  const plan::Layout layout = testing::fp8_layout(model, sizes);
+  const plan::LayoutChoices layout = testing::fp8_layout(model, sizes);
   const auto mesh = rank_mesh(layout.mesh);
   ExactRun run(model, layout, *mesh, whole_batch());
   testing::write_exact(run.session());
@@ -69,7 +69,7 @@ TEST(Fp8Exclude, ARunContinuesWithoutALinearOnEveryMesh) {
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
   checkpoint::Checkpoint checkpoint = saved_in_fp8(testing::meshes(model).front().mesh, root);
-  const auto continued = [&](const plan::Layout& layout, comm::Mesh& mesh, bool whole) {
+  const auto continued = [&](const plan::LayoutChoices& layout, comm::Mesh& mesh, bool whole) {
     ExactRun run(model, layout, mesh, whole_batch(), whole);
     engine::load(run.session(), checkpoint);
     const Tensors loaded = whole ? assembled(run.session()) : testing::states_of(run.session());
@@ -89,10 +89,10 @@ TEST(Fp8Exclude, ARunContinuesWithoutALinearOnEveryMesh) {
   const Tensors one = testing::on_one_rank(
       [&] { return continued(exact_layout_without_one(model, {}), *comm::make_self_mesh(), false); });
   int i = the_world->size();
-  for (const plan::Layout& of : testing::meshes(model)) {
-    plan::Layout layout = exact_layout_without_one(model, of.mesh);
+  for (const plan::LayoutChoices& of : testing::meshes(model)) {
+    plan::LayoutChoices layout = exact_layout_without_one(model, of.mesh);
     layout.accumulation = of.accumulation;
-    layout.batch.sequences = i % 2 == 0 ? 1 : 2;
+    layout.batch_sizes.sequences = i % 2 == 0 ? 1 : 2;
     layout.shard_policy = i % 3 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
     for (nn::SavePolicy& policy : layout.policies) {
       policy.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
@@ -129,10 +129,11 @@ TEST(Fp8Exclude, TheRecipesLinearsAreInTheComputeDtype) {
     spec.transposed = true;
     return spec;
   });
-  const auto run = [&](const models::Model& model, plan::Layout layout, comm::Mesh& mesh) {
-    const testing::ToySteps steps(layout, mesh.place(), whole_batch());
+  const auto run = [&](const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh) {
+    const testing::ToySteps steps(model, layout, mesh.place(), whole_batch());
     const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
-    engine::Session session(model, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+    engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::train}, std::nullopt,
+                            {.replay = true});
     EXPECT_EQ(session.planned_bytes(), session.plan(step::Purpose::train).state_bytes + session.arena_bytes());
     session.initialise(3);
     testing::Trained trained;
@@ -140,9 +141,9 @@ TEST(Fp8Exclude, TheRecipesLinearsAreInTheComputeDtype) {
     return the_world->size() > 1 ? assembled(session) : testing::states_of(session);
   };
   int i = the_world->size();
-  for (const plan::Layout& base : testing::meshes(excluding)) {
+  for (const plan::LayoutChoices& base : testing::meshes(excluding)) {
     const auto mesh = rank_mesh(base.mesh);
-    plan::Layout plain = base;
+    plan::LayoutChoices plain = base;
     plain.compute = plain.reduce_dtype = plain.kv_reduce_dtype = DType::f32;
     for (nn::SavePolicy& policy : plain.policies) {
       policy.checkpointing = i % 3 == 0   ? Checkpointing::full
@@ -151,7 +152,7 @@ TEST(Fp8Exclude, TheRecipesLinearsAreInTheComputeDtype) {
       policy.delay_weight_gradients = i % 2 == 0;
     }
     ++i;
-    plan::Layout of_recipe = plain, of_all = plain, by_hand = plain;
+    plan::LayoutChoices of_recipe = plain, of_all = plain, by_hand = plain;
     plan::set_formats(of_recipe, excluding, recipe.precision.fp8);
     plan::set_formats(of_all, all, recipe.precision.fp8);
     by_hand.quantizer = std::make_shared<testing::TwoPassFp8>(nn::Fp8Options{});
@@ -201,12 +202,12 @@ TEST(Fp8Exclude, OneNameExcludesAllWeightsOfALinear) {
 // If one rank has too little memory, every rank says so, and none waits for another.
 TEST(Fp8Exclude, EveryRankLearnsThatOneDoesNotFit) {
   const models::Model model(testing::toy_description(false));
-  const plan::Layout layout = testing::meshes(model).front();
+  const plan::LayoutChoices layout = testing::meshes(model).front();
   const auto mesh = rank_mesh(layout.mesh);
   const auto device = rank_device();
   const bool last = the_world->rank().value() == the_world->size() - 1;
   try {
-    const engine::Session session(model, layout, *device, *mesh, {step::Purpose::train},
+    const engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train},
                                   last ? std::optional(Bytes(1000)) : std::nullopt);
     FAIL() << "not rejected";
   } catch (const engine::DoesNotFit& error) {

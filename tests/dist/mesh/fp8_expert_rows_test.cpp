@@ -33,14 +33,14 @@ TEST(Fp8ExpertRows, HaveTheBitsOfRowsThatAreRoundedThere) {
   const models::Model model = model_of(mesh);
   std::array<int, 2> sent = {};
   const auto layout = [&](Fp8Scaling scaling, bool quantized_rows) {
-    plan::Layout out = layout_of(model, mesh, {.scaling = scaling, .saturation_limit = 1}, 2);
+    plan::LayoutChoices out = layout_of(model, mesh, {.scaling = scaling, .saturation_limit = 1}, 2);
     out.replace_seams = [&sent, quantized_rows](nn::Seams& seams, comm::Mesh& groups) {
       seams.tokens = std::make_shared<WatchedRows>(sent, groups.expert(), 2, quantized_rows);
     };
     return out;
   };
   const auto run = [&](bool quantized_rows, Checkpointing way, bool delays) {
-    plan::Layout in = layout(Fp8Scaling::delayed, quantized_rows);
+    plan::LayoutChoices in = layout(Fp8Scaling::delayed, quantized_rows);
     for (nn::SavePolicy& policy : in.policies) policy.checkpointing = way, policy.delay_weight_gradients = delays;
     sent = {};
     ExpertRun of(model, in);
@@ -58,7 +58,8 @@ TEST(Fp8ExpertRows, HaveTheBitsOfRowsThatAreRoundedThere) {
     EXPECT_TRUE(run(true, way, delays) == expected) << static_cast<int>(way) << (delays ? ", delayed" : "");
     EXPECT_GE(sent[0], 2 * 2 * 3);  // of each step and layer: x twice, for the gradient of a weight, too, and dy once
   }
-  EXPECT_THROW(plan::plan_rank(model, layout(Fp8Scaling::current, true), step::Purpose::train, 0), InternalError);
+  EXPECT_THROW(plan::plan_rank(model, plan::derive(layout(Fp8Scaling::current, true), model), step::Purpose::train, 0),
+               InternalError);
 }
 
 }  // namespace fp8_expert_rows_test

@@ -80,15 +80,14 @@ inline std::vector<comm::MeshSizes> two_meshes() {
   return {{.shard = world}, {.shard = world, .expert = 2}};
 }
 
-inline plan::Layout layout_of(const models::Model& model, const comm::MeshSizes& mesh,
-                              const Fp8Recipe& recipe = {.saturation_limit = 1}, int pieces = 1,
-                              bool quantized_rows = false) {
-  plan::Layout layout = toy_layout(mesh, model);
+inline plan::LayoutChoices layout_of(const models::Model& model, const comm::MeshSizes& mesh,
+                                     const Fp8Recipe& recipe = {.saturation_limit = 1}, int pieces = 1,
+                                     bool quantized_rows = false) {
+  plan::LayoutChoices layout = toy_layout(mesh, model);
   layout.gradient_clip = 0;
   layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
   plan::set_formats(layout, model, recipe);
   layout.sequence_parallel = mesh.tensor > 1;
-  plan::set_bounds(layout);
   layout.replace_seams = [mesh, pieces, quantized_rows](nn::Seams& seams, comm::Mesh& groups) {
     if (mesh.expert > 1) seams.tokens = std::make_shared<PiecesExchange>(groups.expert(), pieces, quantized_rows);
     if (mesh.tensor == 1) return;
@@ -101,13 +100,14 @@ inline plan::Layout layout_of(const models::Model& model, const comm::MeshSizes&
 // A session of the world, or of this process alone, for on_one_rank().
 class ExpertRun {
  public:
-  ExpertRun(const models::Model& model, const plan::Layout& layout, bool alone = false,
+  ExpertRun(const models::Model& model, const plan::LayoutChoices& layout, bool alone = false,
             std::int64_t sequences = whole_batch())
       : layout_(layout),
         mesh_(alone ? comm::make_self_mesh() : rank_mesh(layout.mesh)),
-        steps_(layout_, mesh_->place(), sequences),
+        steps_(model, layout_, mesh_->place(), sequences),
         device_(rank_device(alone ? CpuOptions{} : CpuOptions{.random_delay_s = 2e-4, .delay_seed = 5})),
-        session_(model, layout_, *device_, *mesh_, {step::Purpose::train}, std::nullopt, {.replay = !alone}) {
+        session_(model, plan::derive(layout_, model), *device_, *mesh_, {step::Purpose::train}, std::nullopt,
+                 {.replay = !alone}) {
     session_.initialise(3);
   }
   double step(std::int64_t which) {
@@ -126,7 +126,7 @@ class ExpertRun {
   step::StepInput input(std::int64_t which) const { return steps_.input(which); }
 
  private:
-  plan::Layout layout_;
+  plan::LayoutChoices layout_;
   std::shared_ptr<comm::Mesh> mesh_;
   ToySteps steps_;
   std::shared_ptr<Device> device_;

@@ -22,10 +22,10 @@ using namespace testing::fp8_experts;
 TEST(Fp8Experts, GradientsAreThoseOfOneRank) {
   if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
   const models::Model plain = model_of({}, false), model = model_of({});
-  plan::Layout exact_layout = layout_of(model, {});
+  plan::LayoutChoices exact_layout = layout_of(model, {});
   for (nn::SavePolicy& policy : exact_layout.policies) policy.formats = {}, policy.fp8_inputs = false;
   exact_layout.quantizer = nullptr;
-  const auto first_step = [](const models::Model& of, const plan::Layout& layout) {
+  const auto first_step = [](const models::Model& of, const plan::LayoutChoices& layout) {
     return testing::on_one_rank([&] {
       ExpertRun run(of, layout, true);
       const double loss = run.step(0);
@@ -45,15 +45,14 @@ TEST(Fp8Experts, GradientsAreThoseOfOneRank) {
   int turn = the_world->size();
   for (const comm::MeshSizes& mesh : all_meshes()) {
     const models::Model part = model_of(mesh);
-    plan::Layout layout = layout_of(part, mesh, {.saturation_limit = 1}, turn % 2 == 0 ? 1 : 2, mesh.tensor > 1);
+    plan::LayoutChoices layout = layout_of(part, mesh, {.saturation_limit = 1}, turn % 2 == 0 ? 1 : 2, mesh.tensor > 1);
     for (nn::SavePolicy& policy : layout.policies) {
       policy.checkpointing = turn % 3 == 0   ? Checkpointing::full
                              : turn % 3 == 1 ? Checkpointing::none
                                              : Checkpointing::selective;
       policy.delay_weight_gradients = turn % 4 == 3;
     }
-    layout.batch.sequences = turn % 2 == 0 ? 1 : 2;  // two micro-batches, or one
-    plan::set_bounds(layout);
+    layout.batch_sizes.sequences = turn % 2 == 0 ? 1 : 2;  // two micro-batches, or one
     ++turn;
     ExpertRun many(part, layout);
     EXPECT_NEAR(many.step(0), one_loss, 1e-3 * one_loss) << text_of(layout);
@@ -78,7 +77,7 @@ TEST(Fp8Experts, NoWayToComputeChangesABit) {
     const models::Model model = model_of(mesh);
     for (const bool delayed_scales : {true, false}) {
       const auto run = [&](Checkpointing way, bool delays, bool two_passes) {
-        plan::Layout layout = layout_of(
+        plan::LayoutChoices layout = layout_of(
             model, mesh, {.scaling = delayed_scales ? Fp8Scaling::delayed : Fp8Scaling::current, .saturation_limit = 1},
             2);
         if (two_passes) layout.quantizer = std::make_shared<testing::TwoPassFp8>(nn::Fp8Options{});
@@ -121,14 +120,13 @@ TEST(Fp8Experts, ARefusedStepIsNotJudged) {
     std::vector<std::vector<float>> tables;
   };
   const auto run = [&](double bound) {
-    plan::Layout layout = layout_of(model, mesh);
+    plan::LayoutChoices layout = layout_of(model, mesh);
     nn::Fp8Options options;
     options.saturation_limit = 0.1f;
     options.max_replays = 1;
     layout.quantizer = std::make_shared<nn::Fp8Scaling>(options);
     layout.expert_row_bound = bound;
-    layout.batch.sequences = 6;
-    plan::set_bounds(layout);
+    layout.batch_sizes.sequences = 6;
     ExpertRun run(model, layout, false, 12);
     engine::Session& session = run.session();
     // Equal logits choose the first expert.
@@ -224,9 +222,10 @@ TEST(Fp8Experts, NamesOfOneRanksExpertsHoldForAllRanks) {
   std::vector<double> losses;
   for (const comm::MeshSizes& mesh : {together, apart}) {
     const models::Model model = model_of(mesh, true, Train::all, &exclusions);
-    const plan::Layout layout = layout_of(model, mesh);
+    const plan::LayoutChoices layout = layout_of(model, mesh);
     std::string sites;
-    for (const step::ScaledSite& site : plan::scaled_sites(layout)) sites += step::scale_table(site) + " ";
+    for (const step::ScaledSite& site : plan::scaled_sites(plan::derive(layout, model)))
+      sites += step::scale_table(site) + " ";
     for (const std::string& other : the_world->all_gather_strings(sites)) EXPECT_EQ(other, sites);
     EXPECT_EQ(sites.find("layer.1/down_projection"), std::string::npos) << sites;
     EXPECT_NE(sites.find("layer.1/up_projection"), std::string::npos) << sites;
@@ -287,7 +286,7 @@ TEST(Fp8Experts, FrozenOnesAreQuantizedAsTheyAreLoaded) {
       return out;
     };
     const auto layout = [&](const models::Model& model) {
-      plan::Layout out = layout_of(model, mesh);
+      plan::LayoutChoices out = layout_of(model, mesh);
       out.shard_policy = ShardPolicy::optimizer;  // unsharded weights on every rank
       return out;
     };
@@ -305,7 +304,7 @@ TEST(Fp8Experts, FrozenOnesAreQuantizedAsTheyAreLoaded) {
 TEST(Fp8Experts, AGatheredWeightIsTheCastOfEachExpert) {
   for (const comm::MeshSizes& mesh : two_meshes()) {
     const models::Model model = model_of(mesh);
-    plan::Layout layout = layout_of(model, mesh);
+    plan::LayoutChoices layout = layout_of(model, mesh);
     layout.shard_policy = ShardPolicy::optimizer;  // unsharded weights on every rank
     ExpertRun run(model, layout);
     run.step(0);

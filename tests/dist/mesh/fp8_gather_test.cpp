@@ -33,12 +33,11 @@ Trained run(const nn::SavePolicy& policy, std::int64_t kv_heads, bool quantized,
   const nn::FlatSpecOf own = [](const nn::Param& param) { return param.flat; };
   const models::Model model(testing::half_of(whole, part, testing::kSequence),
                             nn::with_sequence_parallelism(nn::with_fp8_weights(own, [](int) { return true; })));
-  plan::Layout layout = testing::toy_layout(mesh, model);
+  plan::LayoutChoices layout = testing::toy_layout(mesh, model);
   layout.sequence_parallel = true;
   layout.policies.assign(layout.policies.size(), policy);
   plan::set_formats(layout, model, {.saturation_limit = 1});
-  plan::set_bounds(layout);
-  if (policy.delay_weight_gradients) layout.in_flight = 2;
+  if (policy.delay_weight_gradients) layout.schedule.group = 2;
   layout.replace_seams = [&](nn::Seams& seams, comm::Mesh& groups) {
     seams.redistribute = std::make_shared<CountedGathers>(groups.tensor(), quantized, counts);
     seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());

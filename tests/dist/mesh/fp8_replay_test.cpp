@@ -44,8 +44,8 @@ class GrowingRun {
   };
   static constexpr std::int64_t kGrows = 2;
 
-  GrowingRun(const models::Model& model, const plan::Layout& layout, comm::Mesh& mesh, const nn::Fp8Options& options,
-             bool whole)
+  GrowingRun(const models::Model& model, const plan::LayoutChoices& layout, comm::Mesh& mesh,
+             const nn::Fp8Options& options, bool whole)
       : run_(model, with(layout, options), mesh, whole_batch(), whole), whole_(whole) {
     testing::write_exact(run_.session());
     for (int i = 0; i < kGrows; ++i) EXPECT_EQ(run_.step(i).result->skipped(), step::Skip::none);
@@ -89,7 +89,7 @@ class GrowingRun {
   ExactRun& run() { return run_; }
 
  private:
-  static plan::Layout with(plan::Layout layout, const nn::Fp8Options& options) {
+  static plan::LayoutChoices with(plan::LayoutChoices layout, const nn::Fp8Options& options) {
     layout.quantizer = std::make_shared<nn::Fp8Scaling>(options);
     return layout;
   }
@@ -136,10 +136,10 @@ TEST(Fp8, ASaturatedStepIsReplayed) {
   EXPECT_FALSE(without.states == expected);
 
   int i = the_world->size();
-  for (const plan::Layout& of : testing::meshes(model)) {
-    plan::Layout layout = fp8_layout(model, of.mesh);
+  for (const plan::LayoutChoices& of : testing::meshes(model)) {
+    plan::LayoutChoices layout = fp8_layout(model, of.mesh);
     layout.accumulation = of.accumulation;
-    layout.batch.sequences = i % 2 == 0 ? 1 : 2;
+    layout.batch_sizes.sequences = i % 2 == 0 ? 1 : 2;
     for (nn::SavePolicy& policy : layout.policies) {
       policy.checkpointing = i % 2 == 0 ? Checkpointing::full : Checkpointing::none;
       policy.delay_weight_gradients = i % 3 == 1;
@@ -157,10 +157,10 @@ TEST(Fp8, ASaturatedStepIsReplayed) {
 // What a pass computes again is not counted again, and the micro-batches of a step count together.
 TEST(Fp8, SaturatedElementsAreCountedOnce) {
   const models::Model model = fp8_model();
-  const plan::Layout base = fp8_layout(model, testing::meshes(model).front().mesh);
+  const plan::LayoutChoices base = fp8_layout(model, testing::meshes(model).front().mesh);
   const auto mesh = rank_mesh(base.mesh);
   const auto records = [&](Checkpointing checkpointing, bool delayed) {
-    plan::Layout layout = base;
+    plan::LayoutChoices layout = base;
     for (nn::SavePolicy& policy : layout.policies) {
       policy.checkpointing = checkpointing;
       policy.delay_weight_gradients = delayed;
@@ -183,8 +183,8 @@ TEST(Fp8, SaturatedElementsAreCountedOnce) {
 // A step is skipped on all ranks if the values of one are saturated.
 TEST(Fp8, OneRankSaturatesForAll) {
   const models::Model model = fp8_model();
-  for (const plan::Layout& of : testing::meshes(model)) {
-    const plan::Layout layout = fp8_layout(model, of.mesh);
+  for (const plan::LayoutChoices& of : testing::meshes(model)) {
+    const plan::LayoutChoices layout = fp8_layout(model, of.mesh);
     const auto mesh = rank_mesh(layout.mesh);
     GrowingRun run(model, layout, *mesh, guarded(), true);
     testing::write_exact(run.run().session());
@@ -205,7 +205,7 @@ TEST(Fp8, AStepIsReplayedAFewTimesOnly) {
   const models::Model model = fp8_model();
   nn::Fp8Options options = guarded();
   options.max_replays = 1;
-  const plan::Layout layout = fp8_layout(model, testing::meshes(model).front().mesh);
+  const plan::LayoutChoices layout = fp8_layout(model, testing::meshes(model).front().mesh);
   const auto mesh = rank_mesh(layout.mesh);
   GrowingRun run(model, layout, *mesh, options, true);
   const auto raise = [&] {
@@ -232,10 +232,10 @@ TEST(Fp8, ACheckpointBeforeAReplayResumes) {
   ASSERT_FALSE(replays.steps.empty());
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  const std::vector<plan::Layout> meshes = testing::meshes(model);
+  const std::vector<plan::LayoutChoices> meshes = testing::meshes(model);
   step::OptimizerProgress progress;
   {
-    const plan::Layout layout = fp8_layout(model, meshes.front().mesh);
+    const plan::LayoutChoices layout = fp8_layout(model, meshes.front().mesh);
     const auto mesh = rank_mesh(layout.mesh);
     GrowingRun before(model, layout, *mesh, guarded(), true);
     progress = *before.run().step(GrowingRun::kGrows).progress;
@@ -243,7 +243,7 @@ TEST(Fp8, ACheckpointBeforeAReplayResumes) {
     train::save(before.run().session(), the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
   }
   checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
-  const plan::Layout layout = fp8_layout(model, meshes.back().mesh);
+  const plan::LayoutChoices layout = fp8_layout(model, meshes.back().mesh);
   const auto mesh = rank_mesh(layout.mesh);
   GrowingRun after(model, layout, *mesh, guarded(), true);
   engine::load(after.run().session(), checkpoint);

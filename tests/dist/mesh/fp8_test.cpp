@@ -51,8 +51,8 @@ void expect_a_models_gradients_of_one_rank(Fp8Scaling scaling, double of_loss, d
   const models::Model plain(testing::toy_description(false));
   const models::Model model(testing::toy_description(false),
                             nn::with_fp8_weights(nn::common_domain, [](int) { return true; }));
-  const auto layout_of = [&](const models::Model& of, const plan::Layout& base) {
-    plan::Layout layout = base;
+  const auto layout_of = [&](const models::Model& of, const plan::LayoutChoices& base) {
+    plan::LayoutChoices layout = base;
     layout.gradient_clip = 0;
     layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
     if (&of == &model) plan::set_formats(layout, of, {.scaling = scaling, .saturation_limit = 1});
@@ -69,10 +69,10 @@ void expect_a_models_gradients_of_one_rank(Fp8Scaling scaling, double of_loss, d
   const auto trained_alone = [&](const models::Model& of) {
     return testing::on_one_rank([&] {
       const auto self = comm::make_self_mesh();
-      plan::Layout layout = layout_of(of, testing::toy_layout({}, of));
-      const testing::ToySteps steps(layout, self->place(), whole_batch());
+      plan::LayoutChoices layout = layout_of(of, testing::toy_layout({}, of));
+      const testing::ToySteps steps(of, layout, self->place(), whole_batch());
       const auto device = rank_device();
-      engine::Session session(of, layout, *device, *self, {step::Purpose::train});
+      engine::Session session(of, plan::derive(layout, of), *device, *self, {step::Purpose::train});
       session.initialise(3);
       testing::Trained trained;
       testing::take_steps(session, steps, {.inputs = {0}}, trained);
@@ -84,12 +84,13 @@ void expect_a_models_gradients_of_one_rank(Fp8Scaling scaling, double of_loss, d
   EXPECT_NEAR(one.losses[0], exact.losses[0], 0.02 * exact.losses[0]);
   EXPECT_NE(one.losses[0], exact.losses[0]);
   ASSERT_FALSE(one.after.empty());
-  for (const plan::Layout& base : testing::meshes(model)) {
-    plan::Layout layout = layout_of(model, base);
+  for (const plan::LayoutChoices& base : testing::meshes(model)) {
+    plan::LayoutChoices layout = layout_of(model, base);
     const auto mesh = rank_mesh(layout.mesh);
-    const testing::ToySteps steps(layout, mesh->place(), whole_batch());
+    const testing::ToySteps steps(model, layout, mesh->place(), whole_batch());
     const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
-    engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+    engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train}, std::nullopt,
+                            {.replay = true});
     session.initialise(3);
     testing::Trained trained;
     testing::take_steps(session, steps, {.inputs = {0}}, trained);
@@ -117,12 +118,13 @@ TEST(Fp8, InputsSavedInFp8ChangeNoBit) {
   if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
   const models::Model model(testing::toy_description(false),
                             nn::with_fp8_weights(nn::common_domain, [](int) { return true; }));
-  const auto run = [&](plan::Layout layout, comm::Mesh& mesh, bool saved) {
+  const auto run = [&](plan::LayoutChoices layout, comm::Mesh& mesh, bool saved) {
     for (nn::SavePolicy& policy : layout.policies) policy.fp8_inputs = saved;
     if (!saved) layout.quantizer = std::make_shared<testing::TwoPassFp8>(nn::Fp8Options{});
-    const testing::ToySteps steps(layout, mesh.place(), whole_batch());
+    const testing::ToySteps steps(model, layout, mesh.place(), whole_batch());
     const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
-    engine::Session session(model, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+    engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::train}, std::nullopt,
+                            {.replay = true});
     session.initialise(3);
     testing::Trained trained;
     testing::take_steps(session, steps, {.inputs = {0, 1}}, trained);
@@ -132,13 +134,13 @@ TEST(Fp8, InputsSavedInFp8ChangeNoBit) {
   constexpr std::array kWays = {Checkpointing::none, Checkpointing::selective, Checkpointing::gate_up,
                                 Checkpointing::projections, Checkpointing::full};
   int i = the_world->size();
-  for (const plan::Layout& base : testing::meshes(model)) {
+  for (const plan::LayoutChoices& base : testing::meshes(model)) {
     const auto mesh = rank_mesh(base.mesh);
     // Pairwise: with many ranks, a mesh has one way to recompute.
     const std::size_t first = the_world->size() > 2 ? static_cast<std::size_t>(i) % kWays.size() : 0;
     const std::size_t count = the_world->size() > 2 ? 1 : kWays.size();
     for (const Checkpointing checkpointing : std::span(kWays).subspan(first, count)) {
-      plan::Layout layout = base;
+      plan::LayoutChoices layout = base;
       layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
       plan::set_formats(layout, model,
                         {.scaling = i % 2 == 0 ? Fp8Scaling::delayed : Fp8Scaling::current, .saturation_limit = 1});
@@ -164,7 +166,7 @@ TEST(Fp8, InputsSavedInFp8ChangeNoBit) {
 // What layers read of a weight that was gathered in FP8 is the cast of the weight that was gathered in float32.
 TEST(Fp8, AGatheredWeightIsTheCastOfTheWeight) {
   const models::Model model = fp8_model();
-  plan::Layout layout = fp8_layout(model, testing::meshes(model).front().mesh);
+  plan::LayoutChoices layout = fp8_layout(model, testing::meshes(model).front().mesh);
   layout.shard_policy = ShardPolicy::optimizer;  // whole weights on every rank
   const auto mesh = rank_mesh(layout.mesh);
   ExactRun run(model, layout, *mesh, whole_batch());

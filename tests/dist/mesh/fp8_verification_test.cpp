@@ -16,8 +16,8 @@ models::Model fp8_model() {
                        nn::with_fp8_weights(nn::common_domain, [](int) { return true; }));
 }
 
-plan::Layout with_fp8(const plan::Layout& base, const models::Model& model, const Fp8Recipe& recipe) {
-  plan::Layout layout = base;
+plan::LayoutChoices with_fp8(const plan::LayoutChoices& base, const models::Model& model, const Fp8Recipe& recipe) {
+  plan::LayoutChoices layout = base;
   layout.gradient_clip = 0;
   layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
   plan::set_formats(layout, model, recipe);
@@ -27,12 +27,13 @@ plan::Layout with_fp8(const plan::Layout& base, const models::Model& model, cons
 // A session of the world with the state after some steps.
 class VerifiedRun {
  public:
-  VerifiedRun(const models::Model& model, const plan::Layout& layout)
+  VerifiedRun(const models::Model& model, const plan::LayoutChoices& layout)
       : layout_(layout),
         mesh_(rank_mesh(layout.mesh)),
-        steps_(layout_, mesh_->place(), 2LL * the_world->size()),
+        steps_(model, layout_, mesh_->place(), 2LL * the_world->size()),
         device_(rank_device({.random_delay_s = 2e-4, .delay_seed = 5})),
-        session_(model, layout_, *device_, *mesh_, {step::Purpose::train}, std::nullopt, {.replay = true}) {
+        session_(model, plan::derive(layout_, model), *device_, *mesh_, {step::Purpose::train}, std::nullopt,
+                 {.replay = true}) {
     session_.initialise(3);
   }
   step::StepInput input(std::int64_t which) const {
@@ -61,7 +62,7 @@ class VerifiedRun {
   engine::Session& session() { return session_; }
 
  private:
-  plan::Layout layout_;
+  plan::LayoutChoices layout_;
   std::shared_ptr<comm::Mesh> mesh_;
   testing::ToySteps steps_;
   std::shared_ptr<Device> device_;
@@ -75,7 +76,7 @@ double norm_of(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 // The comparison changes no bit of the run, and its memory is planned.
-void expect_the_run_as_it_is(const models::Model& model, const plan::Layout& base, Fp8Scaling scaling) {
+void expect_the_run_as_it_is(const models::Model& model, const plan::LayoutChoices& base, Fp8Scaling scaling) {
   const Fp8Recipe plain{.scaling = scaling, .saturation_limit = 1};
   Fp8Recipe verifying = plain;
   verifying.verify_every = 2;
@@ -106,7 +107,7 @@ TEST(Fp8Verification, LeavesTheRunAsItIs) {
   if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
   const models::Model model = fp8_model();
   int number = 0;
-  for (const plan::Layout& base : testing::meshes(model)) {
+  for (const plan::LayoutChoices& base : testing::meshes(model)) {
     for (const Fp8Scaling scaling : {Fp8Scaling::delayed, Fp8Scaling::current}) {
       // Pairwise: with many ranks, a mesh has one kind of scales.
       if (the_world->size() > 2 && number++ % 4 % 3 != 0) continue;
@@ -121,9 +122,9 @@ TEST(Fp8Verification, LeavesARunWithScalesOfBlocksAsItIs) {
   const auto all = [](int) { return true; };
   const models::Model plain(testing::toy_description(false)),
       model(testing::toy_description(false), nn::with_weights_quantized_on_use(nn::common_domain, all));
-  const plan::Layout base = testing::meshes(model).front();
+  const plan::LayoutChoices base = testing::meshes(model).front();
   expect_the_run_as_it_is(model, base, Fp8Scaling::block);
-  plan::Layout exact = base;
+  plan::LayoutChoices exact = base;
   exact.gradient_clip = 0;
   exact.compute = exact.reduce_dtype = exact.kv_reduce_dtype = DType::f32;
   VerifiedRun verified(model, with_fp8(base, model, {.scaling = Fp8Scaling::block, .verify_every = 1}));
@@ -132,12 +133,13 @@ TEST(Fp8Verification, LeavesARunWithScalesOfBlocksAsItIs) {
 }
 
 // The norms are those of gradients that are computed otherwise: from the moments of a run without FP8 inputs.
-void expect_comparisons_with_the_step_without_fp8(const models::Model& model, const std::vector<plan::Layout>& meshes) {
+void expect_comparisons_with_the_step_without_fp8(const models::Model& model,
+                                                  const std::vector<plan::LayoutChoices>& meshes) {
   const std::vector<models::HfTensor> tensors = models::hf_tensors(model);
-  for (const plan::Layout& base : meshes) {
+  for (const plan::LayoutChoices& base : meshes) {
     if (base.mesh.tensor > 1) continue;  // ranks have other tensors of the same names
-    const plan::Layout layout = with_fp8(base, model, {.saturation_limit = 1, .verify_every = 1});
-    plan::Layout exact = layout;
+    const plan::LayoutChoices layout = with_fp8(base, model, {.saturation_limit = 1, .verify_every = 1});
+    plan::LayoutChoices exact = layout;
     exact.verify_every = 0;
     for (nn::SavePolicy& policy : exact.policies) policy.formats = {};
     VerifiedRun verified(model, layout), other(model, exact);
@@ -178,7 +180,8 @@ TEST(Fp8Verification, StepsThatAreDiscardedLeaveTheLossScale) {
   if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   const models::Model model = fp8_model();
   for (const Fp8Scaling scaling : {Fp8Scaling::delayed, Fp8Scaling::current}) {
-    plan::Layout layout = with_fp8(testing::meshes(model).front(), model, {.scaling = scaling, .verify_every = 1});
+    plan::LayoutChoices layout =
+        with_fp8(testing::meshes(model).front(), model, {.scaling = scaling, .verify_every = 1});
     layout.loss_scaling = {.growth_interval = 3, .initial = std::ldexp(1.0, 66)};
     VerifiedRun run(model, layout);
     float scale = static_cast<float>(layout.loss_scaling.initial);

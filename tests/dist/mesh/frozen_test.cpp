@@ -24,16 +24,16 @@ std::vector<Variant> variants() {
           {"experts", testing::toy_with_experts(), {"experts", "layers.1.self_attn"}}};
 }
 
-Trained run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, std::int64_t batch_size,
+Trained run(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh, std::int64_t batch_size,
             const std::function<Tensors(engine::Session&)>& states) {
   // Flats of FlatSpec::group 1, which suppressed() has, do not learn.
   layout.optimizer = optim::make_adamw({.epsilon = 1e-5, .weight_decay = 0.1, .groups = 2});
   layout.gradient_clip = 0;  // the norm of all gradients is not that of the others
   testing::Training training{.rates = 0.005f};
   training.rates.of[1] = 0;
-  const testing::ToySteps steps(layout, mesh.place(), batch_size);
+  const testing::ToySteps steps(model, layout, mesh.place(), batch_size);
   const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
-  engine::Session session(model, layout, *device, mesh, {step::Purpose::train});
+  engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::train});
   session.initialise(3);
   Trained trained{.before = states(session)};
   testing::take_steps(session, steps, training, trained);
@@ -41,13 +41,12 @@ Trained run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, s
   return trained;
 }
 
-Trained run_alone(const models::Model& model, const plan::Layout& layout, std::int64_t batch_size) {
-  plan::Layout alone;
-  alone.batch = testing::toy_batch(1);
+Trained run_alone(const models::Model& model, const plan::LayoutChoices& layout, std::int64_t batch_size) {
+  plan::LayoutChoices alone;
+  alone.batch_sizes = testing::toy_batch(1);
   // A micro-batch of all ranks together is one of this rank: routers have a loss of each micro-batch.
-  alone.batch.sequences = 2 * layout.data_ranks();
+  alone.batch_sizes.sequences = 2 * layout.data_ranks();
   alone.policies.assign(static_cast<std::size_t>(model.layers()), {});
-  plan::set_bounds(alone);
   return testing::on_one_rank([&] {
     const auto self = comm::make_self_mesh();
     return run(model, alone, *self, batch_size, testing::states_of);
@@ -65,7 +64,7 @@ TEST(Frozen, OthersTrainAsIfTheirUpdatesWereSuppressed) {
   std::map<std::pair<std::string, int>, Trained> alone;
   const int world = the_world->size();
   int turn = world, meshes = 0;
-  for (plan::Layout layout : testing::meshes(models::Model(testing::toy_description()))) {
+  for (plan::LayoutChoices layout : testing::meshes(models::Model(testing::toy_description()))) {
     ++meshes;
     for (const ShardPolicy sharding : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
       if (world == 8 && (meshes % 2 == 0 || (sharding == ShardPolicy::parameters) == (meshes / 2 % 2 == 0))) continue;
@@ -75,7 +74,7 @@ TEST(Frozen, OthersTrainAsIfTheirUpdatesWereSuppressed) {
           suppressed(variant.description, models::with_groups(nn::common_domain, {{.match = variant.frozen}}));
       layout.shard_policy = sharding;
       for (nn::SavePolicy& policy : layout.policies) policy.checkpointing = kPolicies[turn % 4];
-      layout.in_flight = 1 + turn / 2 % 2;
+      layout.schedule.group = 1 + turn / 2 % 2;
       ++turn;
       const std::string text = cat(variant.name, ", ", testing::text_of(layout),
                                    sharding == ShardPolicy::optimizer ? ", sharded optimizer" : "");

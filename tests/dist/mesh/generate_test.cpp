@@ -262,19 +262,19 @@ TEST(Generate, RefusedPassesAndPipelineStagesAreRejected) {
   const plan::Layout layout =
       generate::pass_layouts({}, model, {}, 1, DeviceKind::cpu, {.mesh = {.shard = 2, .expert = 2}}).front();
   EXPECT_NO_THROW(plan::plan_rank(model, layout, step::Purpose::logits, 0));
-  const auto expect_rejected = [&](const plan::Layout& rejected, const std::string& part) {
+  const auto expect_rejected = [&](const plan::LayoutChoices& rejected, const std::string& part) {
     try {
-      plan::plan_rank(model, rejected, step::Purpose::logits, 0);
+      plan::plan_rank(model, plan::derive(rejected, model), step::Purpose::logits, 0);
       ADD_FAILURE() << "accepted";
     } catch (const InternalError& error) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
   };
-  plan::Layout bounded = layout;
+  plan::LayoutChoices bounded = layout;
   bounded.expert_row_bound = bounded.expert_row_fallback = 2;
   expect_rejected(bounded, "logits with a bound of expert rows");
-  plan::Layout staged = layout;
-  plan::set_partition(staged, model, {.stages = 2, .ends = {1, 2}});
+  plan::LayoutChoices staged = layout;
+  staged.partition = {.stages = 2, .ends = {1, 2}};
   expect_rejected(staged, "logits over pipeline stages");
 }
 

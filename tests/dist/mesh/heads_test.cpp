@@ -29,7 +29,7 @@ TEST(Heads, EveryMeshTrainsLikeOneRank) {
       c.delay_weight_gradients = c.shard > 1;
       c.in_flight = c.shard > 1 ? 2 : 1;
       c.random_delay_s = 2e-4;
-      const plan::Layout layout = testing::layout_of(c, model);
+      const plan::LayoutChoices layout = testing::layout_of(c, model);
       const std::int64_t batch_size = 2LL * layout.data_ranks() * c.accumulation - c.missing;
       const auto mesh = rank_mesh(layout.mesh);
       const Outcome ours = testing::run(model, layout, *mesh, batch_size, c.random_delay_s);
@@ -52,14 +52,15 @@ TEST(Heads, TheLossIsTheMeanOfLabels) {
   if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   for (const Head head : kHeads) {
     const models::Model model(testing::toy_with(head));
-    plan::Layout layout = testing::layout_of(testing::Case{}, model);
+    plan::LayoutChoices layout = testing::layout_of(testing::Case{}, model);
     const auto self = comm::make_self_mesh();
-    const testing::ToySequences sequences(5, testing::kToyLength, testing::kToyDocuments, 5, {}, layout.batch.labels);
+    const testing::ToySequences sequences(5, testing::kToyLength, testing::kToyDocuments, 5, {},
+                                          nn::labels_of(model.description().head));
     const double step = testing::run(model, layout, *self, sequences.size(), 0).loss;
-    layout.batch.sequences = 1;
-    plan::set_bounds(layout);
+    layout.batch_sizes.sequences = 1;
     const auto device = rank_device();
-    engine::Session session(model, layout, *device, *self, {step::Purpose::loss});
+    engine::Session session(model, plan::derive(layout, model), *device, *self, {step::Purpose::loss});
+    const batches::BatchShape& shape = session.layout().batch;
     session.initialise(3);
     double sum = 0;
     std::set<std::int64_t> counts;
@@ -71,8 +72,7 @@ TEST(Heads, TheLossIsTheMeanOfLabels) {
       labels += own;
       step::StepInput input;
       input.record.inverse_targets = 1;
-      input.batches = {
-          engine::to_host_batch(batches::make_micro_batch(std::vector{sequence}, layout.batch, 0), layout.batch)};
+      input.batches = {engine::to_host_batch(batches::make_micro_batch(std::vector{sequence}, shape, 0), shape)};
       const auto output = session.enqueue(step::Purpose::loss, input);
       session.synchronize();
       sum += output.result->loss_sum.value();

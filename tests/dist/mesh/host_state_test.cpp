@@ -43,16 +43,16 @@ const char* text_of(Place place) {
 }
 
 // Every second one of the trainable flats, or all.
-void put(plan::Layout& layout, const models::Model& model, Place place) {
-  layout.state_on_host.clear();
-  layout.host_updates = place == Place::some_updated_on_host || place == Place::updated_on_host;
+void put(plan::LayoutChoices& layout, const models::Model& model, Place place) {
+  layout.host.state.clear();
+  layout.host.updates = place == Place::some_updated_on_host || place == Place::updated_on_host;
   if (place == Place::device) return;
   int number = 0;
   for (const nn::Flat& flat : model.flats()) {
     const bool all = place == Place::host || place == Place::updated_on_host;
     const bool host = flat.spec().trainable && (all || number % 2 == 0);
     if (flat.spec().trainable) ++number;
-    layout.state_on_host.push_back(host);
+    layout.host.state.push_back(host);
   }
 }
 
@@ -72,13 +72,13 @@ void expect_same(const Outcome& a, const Outcome& b, const std::string& text) {
 // A session of the world whose streams have random delays; every step is compared with its plan, and guarded.
 class GuardedRun {
  public:
-  GuardedRun(const models::Model& model, plan::Layout layout, std::int64_t micro_batches = 1,
+  GuardedRun(const models::Model& model, plan::LayoutChoices layout, std::int64_t micro_batches = 1,
              const std::vector<step::Purpose>& purposes = {step::Purpose::train})
       : layout_(std::move(layout)),
-        mesh_(rank_mesh(layout_.mesh)),
+        mesh_(rank_mesh(plan::derive(layout_, model).mesh)),
         device_(rank_device({.random_delay_s = 1e-4, .delay_seed = 5})),
-        steps_(layout_, mesh_->place(), layout_.batch.sequences * layout_.data_ranks() * micro_batches),
-        session_(model, layout_, *device_, *mesh_, purposes, std::nullopt,
+        steps_(model, layout_, mesh_->place(), layout_.batch_sizes.sequences * layout_.data_ranks() * micro_batches),
+        session_(model, plan::derive(layout_, model), *device_, *mesh_, purposes, std::nullopt,
                  {.replay = true, .guard = kRankDevice == DeviceKind::cpu}) {
     session_.initialise(3);
   }
@@ -107,7 +107,7 @@ class GuardedRun {
   engine::Session& session() { return session_; }
 
  private:
-  plan::Layout layout_;
+  plan::LayoutChoices layout_;
   std::shared_ptr<comm::Mesh> mesh_;
   std::shared_ptr<Device> device_;
   testing::ToySteps steps_;
@@ -115,7 +115,7 @@ class GuardedRun {
 };
 
 // Two steps that update, and between them one that does not.
-Outcome trained(const models::Model& model, const plan::Layout& layout, std::int64_t micro_batches) {
+Outcome trained(const models::Model& model, const plan::LayoutChoices& layout, std::int64_t micro_batches) {
   GuardedRun run(model, layout, micro_batches);
   Outcome outcome;
   for (const std::int64_t which : {0, 1, 2}) run.step(which, outcome, which == 1);
@@ -126,7 +126,7 @@ Outcome trained(const models::Model& model, const plan::Layout& layout, std::int
   return outcome;
 }
 
-void expect_same_on_the_host(const models::Model& model, plan::Layout layout, std::int64_t micro_batches,
+void expect_same_on_the_host(const models::Model& model, plan::LayoutChoices layout, std::int64_t micro_batches,
                              const std::vector<Place>& places, const std::string& name) {
   const Outcome device = trained(model, layout, micro_batches);
   EXPECT_EQ(device.host_bytes, 0);
@@ -161,7 +161,7 @@ void expect_no_change(bool all) {
   const std::size_t count = kRankDevice == DeviceKind::cpu ? toys.size() : 2;  // the others compute on processors
   for (std::size_t t = 0; t < count; ++t) {
     const bool every = all || t == 0;
-    const std::vector<plan::Layout> layouts = meshes(toys[t].model);
+    const std::vector<plan::LayoutChoices> layouts = meshes(toys[t].model);
     for (std::size_t turn = t; turn < t + (every ? 2 : 1); ++turn) {
       const std::int64_t micro_batches = turn % 2 == 0 ? 3 : 1;
       const Place one = turn % 3 == 0 ? Place::some_on_host : Place::host;
@@ -170,7 +170,7 @@ void expect_no_change(bool all) {
         if (!all && m != turn % layouts.size()) continue;
         for (const DType compute : {DType::f32, DType::bf16}) {
           if (!all && (compute == DType::bf16) != (turn % 3 != 1)) continue;
-          plan::Layout layout = layouts[m];
+          plan::LayoutChoices layout = layouts[m];
           layout.optimizer = toys[t].optimizer;
           layout.compute = compute;
           layout.shard_policy = turn / 2 % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
@@ -190,10 +190,10 @@ TEST(HostState, DISABLED_AllCombinationsChangeNothing) {
 }
 
 // Float32 weights that layers read as they are stored are there twice.
-std::int64_t copies_on_device(const models::Model& model, const plan::Layout& layout) {
+std::int64_t copies_on_device(const models::Model& model, const plan::LayoutChoices& layout) {
   std::int64_t bytes = 0;
   for (std::size_t f = 0; layout.compute == DType::f32 && f < model.flats().size(); ++f) {
-    if (!layout.state_on_host[f]) continue;
+    if (!layout.host.state[f]) continue;
     bytes += round_up(4 * model.flats()[f].total(layout.parts()) / layout.parts(), Device::kAlignment);
   }
   return bytes;
@@ -204,7 +204,7 @@ TEST(HostState, UpdatesOnTheHostChangeNothing) {
   if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
   const models::Model tied(testing::toy_description()), untied(testing::toy_description(false));
   std::size_t turn = 0;
-  for (plan::Layout layout : meshes(tied)) {
+  for (plan::LayoutChoices layout : meshes(tied)) {
     for (const DType compute : {DType::f32, DType::bf16}) {
       const models::Model& model = turn % 3 == 0 ? untied : tied;
       layout.compute = compute;
@@ -229,7 +229,7 @@ TEST(HostState, UpdatesOnTheHostChangeNothing) {
 // The phases of these exchange on the device between them.
 TEST(HostState, UpdatesOfSeveralPhasesOnTheHostAreRejected) {
   const models::Model model(testing::toy_description());
-  plan::Layout layout = meshes(model).front();
+  plan::LayoutChoices layout = meshes(model).front();
   layout.optimizer = std::make_shared<testing::ExchangingAdamW>();
   put(layout, model, Place::updated_on_host);
   EXPECT_THROW(GuardedRun(model, layout), InternalError);
@@ -240,10 +240,10 @@ TEST(HostState, OfStagesChangesNothing) {
   const int world = the_world->size();
   if (world == 1) GTEST_SKIP() << "needs two ranks or more";
   const models::Model model(testing::toy_description());
-  plan::Layout layout = testing::toy_layout({.shard = world / 2}, model);
+  plan::LayoutChoices layout = testing::toy_layout({.shard = world / 2}, model);
   layout.compute = DType::bf16;
-  plan::set_partition(layout, model, {.stages = 2, .ends = {1, 2}});
-  layout.passes = testing::one_forward_one_backward_of(2);
+  layout.partition = {.stages = 2, .ends = {1, 2}};
+  layout.schedule.passes = testing::one_forward_one_backward_of(2);
   expect_same_on_the_host(model, layout, 3, {Place::host, Place::updated_on_host}, "two stages");
 }
 
@@ -253,7 +253,7 @@ TEST(HostState, OfQuantizedWeightsChangesNothing) {
   for (const bool transposed : {false, true}) {
     const models::Model model = testing::exact_model(true, transposed, true);
     const comm::MeshSizes mesh = transposed ? meshes(model).back().mesh : meshes(model).front().mesh;
-    plan::Layout layout = testing::exact_layout(model, mesh);
+    plan::LayoutChoices layout = testing::exact_layout(model, mesh);
     layout.shard_policy = transposed ? ShardPolicy::optimizer : ShardPolicy::parameters;
     std::vector<Tensors> states;
     for (const Place place : {Place::device, transposed ? Place::some_on_host : Place::host}) {
@@ -276,7 +276,7 @@ TEST(HostState, LoadsWhatTheOtherPlaceHasSaved) {
   const models::Model model(testing::toy_description());
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  plan::Layout layout = meshes(model).back();
+  plan::LayoutChoices layout = meshes(model).back();
   layout.compute = DType::bf16;
   Outcome expected;
   GuardedRun straight(model, layout);
@@ -308,7 +308,7 @@ TEST(HostState, LoadsWhatTheOtherPlaceHasSaved) {
 TEST(HostState, ASnapshotHasTheStateOfItsStep) {
   const models::Model model(testing::toy_description());
   for (const Place place : {Place::some_on_host, Place::some_updated_on_host}) {
-    plan::Layout layout = meshes(model).front();
+    plan::LayoutChoices layout = meshes(model).front();
     layout.compute = DType::bf16;
     put(layout, model, place);
     GuardedRun run(model, layout);
@@ -319,7 +319,7 @@ TEST(HostState, ASnapshotHasTheStateOfItsStep) {
 // Steps without updates read the rounded weights, which are on the device.
 TEST(HostState, OtherStepsReadTheUpdatedWeights) {
   const models::Model model(testing::toy_description());
-  plan::Layout layout = meshes(model).back();
+  plan::LayoutChoices layout = meshes(model).back();
   layout.compute = DType::bf16;
   std::vector<Outcome> outcomes;
   for (const Place place : {Place::device, Place::host}) {
@@ -347,7 +347,7 @@ TEST(HostState, LoadsWeightsAndInitialValues) {
     Problems problems;
     engine::OpenModel open = engine::open_model(folder, false, problems, engine::changes_of(recipe));
     ASSERT_EQ(problems.lines(), "");
-    plan::Layout layout = testing::toy_layout({.shard = the_world->size()}, *open.model);
+    plan::LayoutChoices layout = testing::toy_layout({.shard = the_world->size()}, *open.model);
     layout.compute = DType::bf16;
     const auto loaded = [&](Place place) {
       put(layout, *open.model, place);
@@ -367,16 +367,18 @@ TEST(HostState, LoadsWeightsAndInitialValues) {
 // Each rank alone has enough host memory; all of this machine together have a byte too little. No rank reserves any.
 TEST(HostState, IsRejectedIfTheRanksOfTheMachinePinTooMuch) {
   const models::Model model(testing::toy_description());
-  plan::Layout layout = testing::toy_layout({.shard = the_world->size()}, model);
+  plan::LayoutChoices layout = testing::toy_layout({.shard = the_world->size()}, model);
   put(layout, model, Place::host);
   const auto mesh = rank_mesh(layout.mesh);
   const auto cpu = rank_device();
   testing::CountingDevice device(*cpu);
   const auto open = [&](std::int64_t host) {
-    engine::Session(model, layout, device, *mesh, {step::Purpose::train}, std::nullopt, {.host_capacity = Bytes(host)});
+    engine::Session(model, plan::derive(layout, model), device, *mesh, {step::Purpose::train}, std::nullopt,
+                    {.host_capacity = Bytes(host)});
   };
   const std::int64_t rank =
-      plan::plan_rank(model, layout, step::Purpose::train, the_world->rank().value()).pinned_bytes();
+      plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, the_world->rank().value())
+          .pinned_bytes();
   const std::int64_t all = rank * the_world->size();
   try {
     open(all - 1);

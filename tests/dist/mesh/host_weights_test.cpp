@@ -29,15 +29,15 @@ const char* text_of(State state) {
 }
 
 // The weights of all flats that train, or of every second one; the state is where `state` says.
-void put_on_host(plan::Layout& layout, const models::Model& model, State state, bool all = true) {
-  layout.state_on_host.clear();
-  layout.weights_on_host.clear();
-  layout.host_updates = state == State::updated_on_host;
+void put_on_host(plan::LayoutChoices& layout, const models::Model& model, State state, bool all = true) {
+  layout.host.state.clear();
+  layout.host.weights.clear();
+  layout.host.updates = state == State::updated_on_host;
   int number = 0;
   for (const nn::Flat& flat : model.flats()) {
     const bool trains = flat.spec().trainable;
-    layout.weights_on_host.push_back(trains && (all || number % 2 == 0));
-    layout.state_on_host.push_back(trains && state != State::device && (all || number % 3 != 1));
+    layout.host.weights.push_back(trains && (all || number % 2 == 0));
+    layout.host.state.push_back(trains && state != State::device && (all || number % 3 != 1));
     number += trains ? 1 : 0;
   }
 }
@@ -66,12 +66,12 @@ std::int64_t host_bytes_of(engine::Session& session, State state) {
 }
 
 Trained train(
-    const models::Model& model, const plan::Layout& layout, std::int64_t micro_batches,
+    const models::Model& model, const plan::LayoutChoices& layout, std::int64_t micro_batches,
     const std::function<void(engine::Session&)>& look = [](engine::Session&) {}) {
   return testing::train(model, layout, {.micro_batches = micro_batches, .without_update = 1, .look = look});
 }
 
-void expect_no_change(const models::Model& model, plan::Layout layout, std::int64_t micro_batches,
+void expect_no_change(const models::Model& model, plan::LayoutChoices layout, std::int64_t micro_batches,
                       const std::vector<State>& states, const std::string& name) {
   std::int64_t all = 0;
   const Trained resident = train(model, layout, micro_batches, [&](engine::Session& session) {
@@ -106,7 +106,7 @@ TEST(HostWeights, ChangeNothing) {
   constexpr Checkpointing kPolicies[] = {Checkpointing::none, Checkpointing::full, Checkpointing::selective};
   const models::Model tied(testing::toy_description()), untied(testing::toy_description(false));
   std::size_t turn = 0;
-  for (plan::Layout layout : testing::meshes(tied)) {
+  for (plan::LayoutChoices layout : testing::meshes(tied)) {
     const std::vector<DType> one{layout.compute}, both{DType::f32, DType::bf16};
     for (const DType compute : the_world->size() == 4 ? one : both) {
       layout.compute = compute;
@@ -128,10 +128,10 @@ TEST(HostWeights, OfStagesChangeNothing) {
   const int world = the_world->size();
   if (world != 2 && world != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
   const models::Model model(testing::toy_description());
-  plan::Layout layout = testing::toy_layout({.shard = world / 2}, model);
+  plan::LayoutChoices layout = testing::toy_layout({.shard = world / 2}, model);
   layout.compute = DType::bf16;
-  plan::set_partition(layout, model, {.stages = 2, .ends = {1, 2}});
-  layout.passes = testing::one_forward_one_backward_of(2);
+  layout.partition = {.stages = 2, .ends = {1, 2}};
+  layout.schedule.passes = testing::one_forward_one_backward_of(2);
   expect_no_change(model, layout, 3, {State::host, State::updated_on_host}, "two stages");
   layout.compute = DType::f32, layout.shard_policy = ShardPolicy::optimizer;
   expect_no_change(model, layout, 1, {State::device}, "two stages");
@@ -145,8 +145,8 @@ TEST(HostWeights, OfOtherOptimizersChangeNothing) {
       in_blocks(testing::toy_of_nf4_blocks(), testing::EightBits::spec_of);
   std::size_t turn = 0;
   const auto expect_with = [&](const models::Model& model, std::shared_ptr<const optim::Optimizer> optimizer) {
-    const std::vector<plan::Layout> meshes = testing::meshes(model);
-    plan::Layout layout = meshes[turn % meshes.size()];
+    const std::vector<plan::LayoutChoices> meshes = testing::meshes(model);
+    plan::LayoutChoices layout = meshes[turn % meshes.size()];
     layout.optimizer = std::move(optimizer);
     layout.compute = turn % 2 == 0 ? DType::bf16 : DType::f32;
     layout.shard_policy = turn % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
@@ -166,8 +166,8 @@ TEST(HostWeights, QuantizedOnesChangeNothing) {
   if (the_world->size() > 4) GTEST_SKIP() << "mesh_1, mesh_2 and mesh_4 run it";
   for (const bool transposed : {false, true}) {
     const models::Model model = testing::exact_model(true, transposed, true);
-    const std::vector<plan::Layout> meshes = testing::meshes(model);
-    plan::Layout layout = testing::exact_layout(model, transposed ? meshes.back().mesh : meshes.front().mesh);
+    const std::vector<plan::LayoutChoices> meshes = testing::meshes(model);
+    plan::LayoutChoices layout = testing::exact_layout(model, transposed ? meshes.back().mesh : meshes.front().mesh);
     layout.shard_policy = transposed ? ShardPolicy::parameters : ShardPolicy::optimizer;
     const auto states_of = [&] {
       const auto groups = rank_mesh(layout.mesh);
@@ -181,7 +181,7 @@ TEST(HostWeights, QuantizedOnesChangeNothing) {
       EXPECT_TRUE(assembled(run.session()) == states.front());
       run.step(4);
       states.push_back(assembled(run.session()));
-      EXPECT_EQ(run.session().state().host_bytes() > 0, !layout.weights_on_host.empty());
+      EXPECT_EQ(run.session().state().host_bytes() > 0, !layout.host.weights.empty());
       return states;
     };
     const std::vector<Tensors> resident = states_of();
@@ -194,12 +194,11 @@ TEST(HostWeights, QuantizedOnesChangeNothing) {
   const models::Model fp8(testing::toy_description(false),
                           nn::with_fp8_weights(nn::common_domain, [](int) { return true; }));
   for (const ShardPolicy sharding : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
-    plan::Layout layout =
+    plan::LayoutChoices layout =
         sharding == ShardPolicy::parameters ? testing::meshes(fp8).front() : testing::meshes(fp8).back();
     layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
     layout.shard_policy = sharding;
     plan::set_formats(layout, fp8, {.saturation_limit = 1});
-    plan::set_bounds(layout);
     const Trained resident = train(fp8, layout, 1);
     for (const State state : {State::device, State::host}) {
       put_on_host(layout, fp8, state);
@@ -218,13 +217,13 @@ TEST(HostWeights, QuantizedOnesChangeNothing) {
 // A session of the world, with random delays.
 class WorldRun {
  public:
-  WorldRun(const models::Model& model, plan::Layout layout,
+  WorldRun(const models::Model& model, plan::LayoutChoices layout,
            const std::vector<step::Purpose>& purposes = {step::Purpose::train})
       : layout_(std::move(layout)),
-        mesh_(rank_mesh(layout_.mesh)),
+        mesh_(rank_mesh(plan::derive(layout_, model).mesh)),
         device_(rank_device({.random_delay_s = 1e-4, .delay_seed = 5})),
-        steps_(layout_, mesh_->place(), layout_.batch.sequences * layout_.data_ranks()),
-        session_(model, layout_, *device_, *mesh_, purposes, std::nullopt,
+        steps_(model, layout_, mesh_->place(), layout_.batch_sizes.sequences * layout_.data_ranks()),
+        session_(model, plan::derive(layout_, model), *device_, *mesh_, purposes, std::nullopt,
                  {.replay = true, .guard = kRankDevice == DeviceKind::cpu}) {
     session_.initialise(3);
   }
@@ -241,7 +240,7 @@ class WorldRun {
   engine::Session& session() { return session_; }
 
  private:
-  plan::Layout layout_;
+  plan::LayoutChoices layout_;
   std::shared_ptr<comm::Mesh> mesh_;
   std::shared_ptr<Device> device_;
   testing::ToySteps steps_;
@@ -253,7 +252,7 @@ TEST(HostWeights, LoadWhatTheOtherPlaceHasSaved) {
   const models::Model model(testing::toy_description());
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  plan::Layout resident = testing::meshes(model).back();
+  plan::LayoutChoices resident = testing::meshes(model).back();
   resident.compute = DType::bf16;
   WorldRun straight(model, resident);
   std::vector<double> expected;
@@ -261,7 +260,7 @@ TEST(HostWeights, LoadWhatTheOtherPlaceHasSaved) {
   const Tensors end = assembled(straight.session());
   int number = 0;
   for (const State state : kStates) {
-    plan::Layout layout = resident;
+    plan::LayoutChoices layout = resident;
     put_on_host(layout, model, state);
     for (const bool loads : {false, true}) {
       const std::string text = cat(text_of(state), loads ? ", loads" : ", saves");
@@ -285,7 +284,7 @@ TEST(HostWeights, LoadWhatTheOtherPlaceHasSaved) {
 TEST(HostWeights, ASnapshotHasThoseOfItsStep) {
   const models::Model model(testing::toy_description());
   for (const State state : kStates) {
-    plan::Layout layout = testing::meshes(model).front();
+    plan::LayoutChoices layout = testing::meshes(model).front();
     layout.compute = DType::f32;
     put_on_host(layout, model, state);
     WorldRun run(model, layout);
@@ -296,7 +295,7 @@ TEST(HostWeights, ASnapshotHasThoseOfItsStep) {
 // Steps of other kinds load what the last update has written back.
 TEST(HostWeights, OtherStepsReadTheUpdatedOnes) {
   const models::Model model(testing::toy_description());
-  plan::Layout layout = testing::meshes(model).back();
+  plan::LayoutChoices layout = testing::meshes(model).back();
   layout.compute = DType::bf16;
   std::vector<std::vector<double>> losses;
   const auto run_it = [&] {
@@ -327,7 +326,7 @@ TEST(HostWeights, AreLoadedFromFiles) {
     Problems problems;
     engine::OpenModel open = engine::open_model(folder, false, problems, engine::changes_of(recipe));
     ASSERT_EQ(problems.lines(), "");
-    plan::Layout layout = testing::toy_layout({.shard = the_world->size()}, *open.model);
+    plan::LayoutChoices layout = testing::toy_layout({.shard = the_world->size()}, *open.model);
     layout.compute = DType::bf16;
     const auto loaded = [&] {
       WorldRun run(*open.model, layout);
@@ -339,7 +338,7 @@ TEST(HostWeights, AreLoadedFromFiles) {
     const auto device = loaded();
     for (const State state : kStates) {
       put_on_host(layout, *open.model, state);
-      layout.weights_on_host.assign(open.model->flats().size(), true);
+      layout.host.weights.assign(open.model->flats().size(), true);
       const auto host = loaded();
       EXPECT_TRUE(std::get<0>(host) == std::get<0>(device)) << text_of(state);
       EXPECT_EQ(std::get<1>(host), std::get<1>(device)) << text_of(state);

@@ -51,25 +51,21 @@ struct Case {
   }
 };
 
-inline plan::Layout layout_of(const Case& c, const models::Model& model) {
-  plan::Layout layout;
+inline plan::LayoutChoices layout_of(const Case& c, const models::Model& model) {
+  plan::LayoutChoices layout;
   layout.mesh = {.context = c.context, .shard = c.shard, .replicate = c.replicate, .shard_context = c.sharded};
-  layout.batch = toy_batch(c.context, c.packed);
-  if (c.by_work && c.context > 1) layout.batch.chunks_per_rank = 4, layout.batch.together = 2;
-  if (c.by_work) layout.batch.split = batches::SequenceSplit::by_work;
+  layout.batch_sizes = toy_batch(c.context, c.packed);
+  if (c.by_work && c.context > 1) layout.batch_sizes.chunks_per_rank = 4, layout.batch_sizes.together = 2;
+  if (c.by_work) layout.batch_sizes.split = batches::SequenceSplit::by_work;
   layout.compute = c.compute;
   layout.reduce_dtype = c.reduce_dtype;
   layout.kv_reduce_dtype = c.kv_reduce_dtype;
   layout.head_groups = c.head_groups;
   layout.prefetch = c.prefetch;
-  layout.in_flight = c.in_flight;
+  layout.schedule.group = c.in_flight;
   layout.accumulation = c.policy;
   layout.policies.assign(static_cast<std::size_t>(model.layers()),
                          {.checkpointing = c.checkpointing, .delay_weight_gradients = c.delay_weight_gradients});
-  plan::set_masks(layout.batch, model);
-  layout.batch.tables = model.description().tables;
-  layout.batch.labels = nn::labels_of(model.description().head);
-  plan::set_bounds(layout);
   return layout;
 }
 
@@ -95,13 +91,14 @@ inline std::vector<float> statistics_of(engine::Session& session, const step::St
 }
 
 // Loss and gradients of the first step, with the given weights or random ones, which `prepare` may change. With
-// Layout::auxiliary_given, the statistics given are the step's.
-inline Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, std::int64_t batch_size,
+// Purpose::gradient_norms_of_part, the statistics given are the step's.
+inline Outcome run(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh, std::int64_t batch_size,
                    double random_delay_s, checkpoint::SafetensorsFolder* weights = nullptr,
-                   const std::function<void(engine::Session&)>& prepare = {}) {
-  const ToySteps steps(layout, mesh.place(), batch_size);
+                   const std::function<void(engine::Session&)>& prepare = {},
+                   step::Purpose purpose = step::Purpose::gradient_norms) {
+  const ToySteps steps(model, layout, mesh.place(), batch_size);
   const auto device = rank_device({.random_delay_s = random_delay_s, .delay_seed = 5});
-  engine::Session session(model, layout, *device, mesh, {step::Purpose::gradient_norms, step::Purpose::loss});
+  engine::Session session(model, plan::derive(layout, model), *device, mesh, {purpose, step::Purpose::loss});
   if (weights != nullptr) {
     session.load(*weights, 0);
   } else {
@@ -110,8 +107,8 @@ inline Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& 
   if (prepare) prepare(session);
   const std::int64_t tokens = steps.targets(0);
   step::StepInput input = steps.input(0);
-  if (layout.auxiliary_given) input.auxiliary_statistics = statistics_of(session, input);
-  const auto output = session.enqueue(step::Purpose::gradient_norms, input);
+  if (purpose == step::Purpose::gradient_norms_of_part) input.auxiliary_statistics = statistics_of(session, input);
+  const auto output = session.enqueue(purpose, input);
   session.synchronize();
   Outcome out;
   if (output.auxiliary_statistics) out.statistics = *output.auxiliary_statistics;
@@ -121,8 +118,7 @@ inline Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& 
     const nn::Flat& flat = model.flat(f);
     const step::FlatState& state = session.state().flat(f);
     if (!state.first_stage) continue;
-    const std::vector<float> values =
-        engine::values_of(session, session.executor(step::Purpose::gradient_norms).gradient_shard(f));
+    const std::vector<float> values = engine::values_of(session, session.executor(purpose).gradient_shard(f));
     for (const nn::Param& param : flat.params()) {
       for (const nn::Segment& segment : param.segments) {
         out.gradients[nn::range_name(segment)].assign(static_cast<std::size_t>(nn::segment_shape(segment).elements()),

@@ -32,7 +32,7 @@ void compare(const Case& c, const Outcome& mesh, const Outcome& one) {
 
 void check(const Case& c) {
   const models::Model model(description_of(c));
-  const plan::Layout layout = layout_of(c, model);
+  const plan::LayoutChoices layout = layout_of(c, model);
   const std::int64_t batch_size = 2LL * layout.data_ranks() * c.accumulation - c.missing;
   const auto mesh = rank_mesh(layout.mesh);
   const Outcome ours = run(model, layout, *mesh, batch_size, c.random_delay_s);
@@ -171,7 +171,7 @@ TEST(Mesh, RecomputeIsBitwiseEqual) {
       c.compute = compute;
       c.accumulation = 2;
       const models::Model model(testing::toy_description(c.tied));
-      plan::Layout layout = layout_of(c, model);
+      plan::LayoutChoices layout = layout_of(c, model);
       const std::int64_t batch_size = 2LL * layout.data_ranks() * c.accumulation;
       const auto groups = rank_mesh(layout.mesh);
       const Outcome kept = run(model, layout, *groups, batch_size, 0);

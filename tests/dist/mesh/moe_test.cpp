@@ -16,11 +16,12 @@ struct Trained {
   auto fields() { return std::tie(losses, auxiliary, statistics, first, after); }
 };
 
-Trained trained(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, std::int64_t batch_size,
+Trained trained(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh, std::int64_t batch_size,
                 bool alone) {
-  const testing::ToySteps steps(layout, mesh.place(), batch_size);
+  const testing::ToySteps steps(model, layout, mesh.place(), batch_size);
   const auto device = rank_device({.threads = 1, .random_delay_s = 2e-4, .delay_seed = 5});
-  engine::Session session(model, layout, *device, mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+  engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::train}, std::nullopt,
+                          {.replay = true});
   session.initialise(3);
   session.set_progress({.loss_scale = 8});
   Trained result;
@@ -85,24 +86,23 @@ TEST(Experts, ManyRanksTrainLikeOne) {
   constexpr Checkpointing kPolicies[] = {Checkpointing::none, Checkpointing::full, Checkpointing::gate_up,
                                          Checkpointing::selective};
   std::size_t turn = static_cast<std::size_t>(the_world->size());
-  for (plan::Layout layout : testing::meshes(model)) {
+  for (plan::LayoutChoices layout : testing::meshes(model)) {
     layout.compute = DType::f32;
     const bool twice = turn % 2 == 0;  // two micro-batches
     for (auto& policy : layout.policies) {
       policy.checkpointing = kPolicies[turn % 4];
       policy.delay_weight_gradients = turn / 2 % 2 == 0;
     }
-    layout.in_flight = twice ? 2 : 1;
+    layout.schedule.group = twice ? 2 : 1;
     ++turn;
     const std::int64_t sequences = 2 * layout.data_ranks(), batch_size = twice ? 2 * sequences : sequences;
     const auto mesh = rank_mesh(layout.mesh);
     const Trained many = trained(model, layout, *mesh, batch_size, false);
-    plan::Layout alone;
-    alone.batch = testing::toy_batch(1);
-    alone.batch.sequences = sequences;
+    plan::LayoutChoices alone;
+    alone.batch_sizes = testing::toy_batch(1);
+    alone.batch_sizes.sequences = sequences;
     alone.policies.assign(static_cast<std::size_t>(model.layers()), {});
     alone.gradient_clip = layout.gradient_clip;
-    plan::set_bounds(alone);
     const Trained one =
         testing::on_one_rank([&] { return trained(model, alone, *comm::make_self_mesh(), batch_size, true); });
     expect_equal(many, one, experts, text_of(layout));
@@ -121,17 +121,15 @@ TEST(Experts, SomeHaveNoToken) {
   models::ModelDescription description = testing::toy_with_experts(40, 1);
   for (models::BlockDescription& block : description.blocks) block.moe->normalise_top_k = false;
   const models::Model model(std::move(description));
-  plan::Layout layout;
+  plan::LayoutChoices layout;
   layout.mesh = {.shard = the_world->size()};
-  layout.batch = testing::toy_batch(1);
+  layout.batch_sizes = testing::toy_batch(1);
   layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
   layout.gradient_clip = 0.02;
-  plan::set_bounds(layout);
   const auto mesh = rank_mesh(layout.mesh);
   const Trained many = trained(model, layout, *mesh, 2 * the_world->size(), false);
   layout.mesh = {};
-  layout.batch.sequences = 2 * the_world->size();
-  plan::set_bounds(layout);
+  layout.batch_sizes.sequences = 2 * the_world->size();
   const Trained one = testing::on_one_rank(
       [&] { return trained(model, layout, *comm::make_self_mesh(), 2 * the_world->size(), true); });
   expect_equal(many, one, 40, "40 experts");
@@ -144,16 +142,15 @@ TEST(Experts, GradientEqualsDifferencesOfTheLoss) {
   if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
   const models::Model model(testing::toy_with_experts());
   for (const bool given : {false, true}) {
-    plan::Layout layout;
-    layout.batch = testing::toy_batch(1);
+    plan::LayoutChoices layout;
+    layout.batch_sizes = testing::toy_batch(1);
     layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
-    layout.auxiliary_given = given;
-    plan::set_bounds(layout);
+    const auto gradients_of = given ? step::Purpose::gradient_norms_of_part : step::Purpose::gradient_norms;
     const auto self = comm::make_self_mesh();
-    const testing::ToySteps steps(layout, self->place(), 4);
+    const testing::ToySteps steps(model, layout, self->place(), 4);
     ASSERT_EQ(layout.micro_batches, 2);
     const auto device = rank_device();
-    engine::Session session(model, layout, *device, *self, {step::Purpose::gradient_norms, step::Purpose::loss});
+    engine::Session session(model, plan::derive(layout, model), *device, *self, {gradients_of, step::Purpose::loss});
     session.initialise(3);
     step::StepInput both = steps.input(0);
     const auto run = [&](step::Purpose purpose, const step::StepInput& input) {
@@ -184,7 +181,7 @@ TEST(Experts, GradientEqualsDifferencesOfTheLoss) {
     };
     const double loss = total();
     both.auxiliary_statistics.assign(statistics.begin(), statistics.end());
-    const step::StepOutput output = run(step::Purpose::gradient_norms, both);
+    const step::StepOutput output = run(gradients_of, both);
     EXPECT_NEAR(output.result->loss_sum.value() / static_cast<double>(steps.targets(0)) + output.result->auxiliary_loss,
                 loss, 1e-5 * loss);
     int checked = 0;
@@ -196,8 +193,8 @@ TEST(Experts, GradientEqualsDifferencesOfTheLoss) {
             !name.ends_with("0.block_sparse_moe.experts.down.weight")) {
           continue;
         }
-        run(step::Purpose::gradient_norms, both);
-        const TensorView gradients = session.executor(step::Purpose::gradient_norms).gradient_shard(f);
+        run(gradients_of, both);
+        const TensorView gradients = session.executor(gradients_of).gradient_shard(f);
         // The largest element, whose difference float32 losses resolve.
         std::int64_t at = flat.offset(p);
         for (std::int64_t i = 0; i < flat.params()[static_cast<std::size_t>(p)].elements(); ++i) {

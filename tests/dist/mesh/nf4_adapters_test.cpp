@@ -41,8 +41,8 @@ models::Model plain_model(bool experts = false) {
   return models::Model(description_of(experts), train_adapters);
 }
 
-plan::Layout layout_of(const plan::Layout& base, DType compute = DType::f32) {
-  plan::Layout layout = base;
+plan::LayoutChoices layout_of(const plan::LayoutChoices& base, DType compute = DType::f32) {
+  plan::LayoutChoices layout = base;
   layout.compute = compute;
   layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
   return layout;
@@ -160,7 +160,8 @@ Tensors initial_values(const models::Model& plain) {
   return testing::on_one_rank([&] {
     const auto device = rank_device();
     const auto self = comm::make_self_mesh();
-    engine::Session alone(plain, layout_of(testing::toy_layout({}, plain)), *device, *self, {step::Purpose::train});
+    engine::Session alone(plain, plan::derive(layout_of(testing::toy_layout({}, plain)), plain), *device, *self,
+                          {step::Purpose::train});
     alone.initialise(3);
     return testing::states_of(alone);
   });
@@ -170,13 +171,14 @@ TEST(Nf4Adapters, TheBaseHasTheBytesOfItsBlocks) {
   const models::Model model = packed_model(), plain = plain_model();
   const auto device = rank_device();
   const Tensors weights = initial_values(plain);
-  for (const plan::Layout& base : testing::meshes(model)) {
+  for (const plan::LayoutChoices& base : testing::meshes(model)) {
     for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
       const auto mesh = rank_mesh(base.mesh);
-      plan::Layout layout = layout_of(base);
+      plan::LayoutChoices layout = layout_of(base);
       layout.shard_policy = policy;
       // Each rank plans itself, and so has a trace.
-      engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+      engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train}, std::nullopt,
+                              {.replay = true});
       session.initialise(3);
       expect_blocks(session, weights, text_of(layout));
       expect_bytes(session, text_of(layout));
@@ -189,7 +191,8 @@ Tensors dequantized(const models::Model& model) {
   return testing::on_one_rank([&] {
     const auto device = rank_device();
     const auto self = comm::make_self_mesh();
-    engine::Session alone(model, layout_of(testing::toy_layout({}, model)), *device, *self, {step::Purpose::train});
+    engine::Session alone(model, plan::derive(layout_of(testing::toy_layout({}, model)), model), *device, *self,
+                          {step::Purpose::train});
     alone.initialise(3);
     Tensors out;
     for (int f = 0; f < alone.state().flats(); ++f) {
@@ -216,13 +219,13 @@ TEST(Nf4Adapters, HaveTheBitsOfDequantizedWeights) {
   for (const bool experts : {false, true}) {
     const models::Model model = packed_model(experts), plain = plain_model(experts);
     const Tensors weights = dequantized(model);
-    const std::vector<plan::Layout> meshes = testing::meshes(model);
+    const std::vector<plan::LayoutChoices> meshes = testing::meshes(model);
     for (std::size_t m = 0; m < meshes.size(); ++m) {
       for (const DType compute : {DType::f32, DType::bf16}) {
         // Of several meshes each has both dtypes, one of them with experts.
         const std::size_t turn = m + (compute == DType::bf16 ? 1 : 0);
         if (meshes.size() > 1 && (turn % 2 == 0) != experts) continue;
-        plan::Layout base = layout_of(meshes[m], compute);
+        plan::LayoutChoices base = layout_of(meshes[m], compute);
         base.shard_policy = m % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
         for (nn::SavePolicy& policy : base.policies) {
           policy.checkpointing = turn / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
@@ -230,11 +233,12 @@ TEST(Nf4Adapters, HaveTheBitsOfDequantizedWeights) {
         }
         // `of`: of the model; `given`: the base has `weights`, rounded to the compute dtype.
         const auto trained = [&](const models::Model& of, bool given) {
-          plan::Layout layout = base;
+          plan::LayoutChoices layout = base;
           const auto groups = rank_mesh(layout.mesh);
-          const testing::ToySteps steps(layout, groups->place(), 4LL * layout.data_ranks());
+          const testing::ToySteps steps(of, layout, groups->place(), 4LL * layout.data_ranks());
           const auto device = rank_device({.random_delay_s = 1e-4, .delay_seed = 5});
-          engine::Session session(of, layout, *device, *groups, {step::Purpose::train}, std::nullopt, {.replay = true});
+          engine::Session session(of, plan::derive(layout, of), *device, *groups, {step::Purpose::train}, std::nullopt,
+                                  {.replay = true});
           write(session);
           if (given) {
             for_each_stored(session, [&](const std::string& name, std::size_t i, float& value) {
@@ -266,8 +270,8 @@ TEST(Nf4Adapters, TrainLikeOneRank) {
   int turn = the_world->size();
   for (const bool experts : {false, true}) {
     const models::Model model = packed_model(experts);
-    for (const plan::Layout& base : testing::meshes(model)) {
-      plan::Layout layout = layout_of(base);
+    for (const plan::LayoutChoices& base : testing::meshes(model)) {
+      plan::LayoutChoices layout = layout_of(base);
       layout.shard_policy = turn % 2 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
       for (nn::SavePolicy& policy : layout.policies) {
         policy.checkpointing = turn / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
@@ -301,9 +305,9 @@ TEST(Nf4Adapters, WeightsInFilesAreQuantizedOnce) {
   Problems problems;
   auto folder = checkpoint::SafetensorsFolder::open(own.path("base"), problems);
   ASSERT_TRUE(folder) << problems.lines();
-  for (const plan::Layout& base : testing::meshes(model)) {
+  for (const plan::LayoutChoices& base : testing::meshes(model)) {
     const auto mesh = rank_mesh(base.mesh);
-    engine::Session session(model, layout_of(base), *device, *mesh, {step::Purpose::train});
+    engine::Session session(model, plan::derive(layout_of(base), model), *device, *mesh, {step::Purpose::train});
     session.load(models::WeightSources(*folder), 3);
     expect_blocks(session, weights, text_of(base));
   }
@@ -312,22 +316,23 @@ TEST(Nf4Adapters, WeightsInFilesAreQuantizedOnce) {
 // The base is what a run has trained in full: its checkpoint has float32 weights, which are quantized as they are read.
 TEST(Nf4Adapters, WeightsInACheckpointAreQuantizedOnce) {
   const models::Model model = packed_model(), plain = plain_model();
-  const std::vector<plan::Layout> meshes = testing::meshes(model);
+  const std::vector<plan::LayoutChoices> meshes = testing::meshes(model);
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
   const auto device = rank_device();
   Tensors weights;
   {
     const auto mesh = rank_mesh(meshes.front().mesh);
-    engine::Session session(plain, layout_of(meshes.front()), *device, *mesh, {step::Purpose::train});
+    engine::Session session(plain, plan::derive(layout_of(meshes.front()), plain), *device, *mesh,
+                            {step::Purpose::train});
     write(session);
     train::save(session, the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
     weights = assembled(session);
   }
   checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
-  for (const plan::Layout& base : {meshes.front(), meshes.back()}) {
+  for (const plan::LayoutChoices& base : {meshes.front(), meshes.back()}) {
     const auto mesh = rank_mesh(base.mesh);
-    engine::Session session(model, layout_of(base), *device, *mesh, {step::Purpose::train});
+    engine::Session session(model, plan::derive(layout_of(base), model), *device, *mesh, {step::Purpose::train});
     engine::load(session, checkpoint);
     expect_blocks(session, weights, text_of(base));
     for (const auto& [name, values] : assembled(session)) {
@@ -341,13 +346,13 @@ TEST(Nf4Adapters, WeightsInACheckpointAreQuantizedOnce) {
 TEST(Nf4Adapters, AResumedRunHasTheSameBase) {
   const models::Model model = packed_model();
   const TemporaryFolder own;
-  const std::vector<plan::Layout> meshes = testing::meshes(model);
-  const auto with_session = [&](const plan::Layout& base, bool written, const auto& body) {
-    plan::Layout layout = layout_of(base);
+  const std::vector<plan::LayoutChoices> meshes = testing::meshes(model);
+  const auto with_session = [&](const plan::LayoutChoices& base, bool written, const auto& body) {
+    plan::LayoutChoices layout = layout_of(base);
     const auto mesh = rank_mesh(layout.mesh);
-    const testing::ToySteps steps(layout, mesh->place(), 2LL * the_world->size());
+    const testing::ToySteps steps(model, layout, mesh->place(), 2LL * the_world->size());
     const auto device = rank_device();
-    engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
+    engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train});
     if (written) write(session);
     body(session, steps);
   };

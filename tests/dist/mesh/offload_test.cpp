@@ -11,8 +11,9 @@ TEST(Offload, ChangesNothing) {
   const nn::SavePolicy none, full{.checkpointing = Checkpointing::full},
       delayed{.checkpointing = Checkpointing::projections, .delay_weight_gradients = true};
   for (const nn::SavePolicy& policy : {none, full, delayed}) {
-    plan::Layout layout = testing::toy_layout({.context = std::min(world, 2), .shard = std::max(world / 2, 1)}, model);
-    if (policy.delay_weight_gradients) layout.in_flight = 2;
+    plan::LayoutChoices layout =
+        testing::toy_layout({.context = std::min(world, 2), .shard = std::max(world / 2, 1)}, model);
+    if (policy.delay_weight_gradients) layout.schedule.group = 2;
     layout.policies.assign(static_cast<std::size_t>(model.layers()), policy);
     const testing::Trained kept = testing::train(model, layout);
     for (nn::SavePolicy& of_layer : layout.policies) of_layer.offload = true;
@@ -35,9 +36,9 @@ TEST(Offload, OfStagesChangesNothing) {
   const int world = the_world->size();
   if (world == 1) GTEST_SKIP() << "needs two ranks or more";
   const models::Model model(testing::toy_description());
-  plan::Layout layout = testing::toy_layout({.shard = world / 2}, model);
-  plan::set_partition(layout, model, {.stages = 2, .ends = {1, 2}});
-  layout.passes = testing::one_forward_one_backward_of(2);
+  plan::LayoutChoices layout = testing::toy_layout({.shard = world / 2}, model);
+  layout.partition = {.stages = 2, .ends = {1, 2}};
+  layout.schedule.passes = testing::one_forward_one_backward_of(2);
   const testing::Trained kept = testing::train(model, layout, {.micro_batches = 3});
   for (std::size_t layer = 0; layer < layout.policies.size(); layer += 2) layout.policies[layer].offload = true;
   const testing::Trained offloaded = testing::train(model, layout, {.micro_batches = 3});

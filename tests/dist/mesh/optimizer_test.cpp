@@ -57,7 +57,7 @@ class Momentum : public optim::Optimizer {
 
 TEST(Optimizer, WithOneSlotTrainsOnEveryMesh) {
   const models::Model model(testing::toy_description());
-  for (plan::Layout layout : meshes(model)) {
+  for (plan::LayoutChoices layout : meshes(model)) {
     layout.optimizer = std::make_shared<Momentum>();
     std::int64_t bytes = 0;
     for (const nn::Flat& flat : model.flats()) bytes += 4 * flat.total(layout.parts()) / layout.parts();
@@ -137,8 +137,8 @@ TEST(Optimizer, GroupsHaveSlotsAndUpdatesOfTheirOwn) {
     }
   }
   const models::Model plain(testing::toy_description());
-  for (const plan::Layout& mesh : meshes(model)) {
-    plan::Layout layout = mesh;
+  for (const plan::LayoutChoices& mesh : meshes(model)) {
+    plan::LayoutChoices layout = mesh;
     const std::string text = text_of(layout);
     layout.optimizer = std::make_shared<Momentum>();
     const Trained same = train(plain, layout, {.inputs = {0}});
@@ -160,7 +160,7 @@ TEST(Optimizer, GroupsHaveSlotsAndUpdatesOfTheirOwn) {
     EXPECT_GT(checked, 1000);
   }
   // A step without an update leaves what is kept.
-  plan::Layout layout = meshes(model).front();
+  plan::LayoutChoices layout = meshes(model).front();
   layout.optimizer = std::make_shared<ByGroup>();
   layout.loss_scaling = {.growth_interval = 3};
   const Trained skipped = train(model, layout, {.inputs = {0}, .start = {.loss_scale = std::ldexp(1.0f, 100)}});
@@ -173,8 +173,8 @@ TEST(Optimizer, GroupsHaveSlotsAndUpdatesOfTheirOwn) {
 TEST(Optimizer, StepsSkippedUnderALossScaleAreNotCounted) {
   const models::Model model(testing::toy_description());
   int skipped = 1;  // about as many steps on every mesh
-  for (const plan::Layout& mesh : meshes(model)) {
-    plan::Layout layout = mesh;
+  for (const plan::LayoutChoices& mesh : meshes(model)) {
+    plan::LayoutChoices layout = mesh;
     const std::string text = text_of(layout);
     const Trained plain = train(model, layout);
     EXPECT_EQ(plain.progress.step, 3) << text;
@@ -210,7 +210,7 @@ class Failing : public Momentum {
 // The session is destroyed while its streams still work on the step so far, which uses its memory.
 TEST(Optimizer, AnErrorWithinAStepIsReported) {
   const models::Model model(testing::toy_description());
-  plan::Layout layout = meshes(model).back();
+  plan::LayoutChoices layout = meshes(model).back();
   layout.optimizer = std::make_shared<Failing>();
   for (int i = 0; i < 5; ++i) EXPECT_THROW(train(model, layout, {.inputs = {0}}), InternalError);
 }
@@ -219,14 +219,14 @@ TEST(Optimizer, AnErrorWithinAStepIsReported) {
 // the metrics have no norm. At the minimum of the scale the run ends.
 TEST(Optimizer, AnOverflowUnderALossScaleIsNoDivergence) {
   const models::Model model(testing::toy_description());
-  plan::Layout layout = meshes(model).back();
+  plan::LayoutChoices layout = meshes(model).back();
   const auto ends = [&](const ops::LossScaling& scaling) {
     layout.loss_scaling = scaling;
     const auto mesh = rank_mesh(layout.mesh);
-    plan::Layout own = layout;
-    const testing::ToySteps steps(own, mesh->place(), 2LL * own.data_ranks());
+    plan::LayoutChoices own = layout;
+    const testing::ToySteps steps(model, own, mesh->place(), 2LL * own.data_ranks());
     const auto device = rank_device();
-    engine::Session session(model, own, *device, *mesh, {step::Purpose::train});
+    engine::Session session(model, plan::derive(own, model), *device, *mesh, {step::Purpose::train});
     session.initialise(3);
     report::Rules rules({.steps = 60});
     std::string outcomes;
@@ -278,7 +278,7 @@ TEST(Optimizer, GroupsHaveLearningRatesOfTheirOwn) {
     spec.group = param.shape.rank() == 1 ? 3 : 0;
     return spec;
   });
-  plan::Layout layout = meshes(model).front();
+  plan::LayoutChoices layout = meshes(model).front();
   layout.compute = DType::f32;
   step::LearningRates rates = 0.01f;
   rates.of[3] = 0;
@@ -301,9 +301,9 @@ TEST(Optimizer, GroupsHaveLearningRatesOfTheirOwn) {
 // A copy of the state is complete before the next training step, of whichever kind, changes what it copies.
 TEST(Optimizer, UpdatesOfEachKindOfStepWaitForACopy) {
   const models::Model model(testing::toy_description());
-  plan::Layout layout = meshes(model).front();
+  plan::LayoutChoices layout = meshes(model).front();
   const auto mesh = rank_mesh(layout.mesh);
-  const testing::ToySteps steps(layout, mesh->place(), 2LL * layout.data_ranks());
+  const testing::ToySteps steps(model, layout, mesh->place(), 2LL * layout.data_ranks());
   const auto device = rank_device();
   engine::Session session(model, {{step::Purpose::train, layout}, {step::Purpose::train, layout}}, *device, *mesh);
   session.initialise(3);
@@ -343,13 +343,12 @@ TEST(Optimizer, ACheckpointIsOpenedWithTheChangesOfItsRecipe) {
   Problems problems;
   engine::OpenModel open = engine::open_model(folder, false, problems, engine::changes_of(recipe));
   ASSERT_EQ(problems.lines(), "");
-  plan::Layout layout;
-  layout.batch = testing::toy_batch(1);
+  plan::LayoutChoices layout;
+  layout.batch_sizes = testing::toy_batch(1);
   layout.policies.assign(static_cast<std::size_t>(open.model->layers()), {});
-  plan::set_bounds(layout);
   const auto device = rank_device();
   const auto mesh = comm::make_self_mesh();
-  engine::Session session(*open.model, layout, *device, *mesh, {step::Purpose::train});
+  engine::Session session(*open.model, plan::derive(layout, *open.model), *device, *mesh, {step::Purpose::train});
   engine::load_weights(session, open, 7);
   const TemporaryFolder own;
   const auto save = [&](const std::string& base, const std::string& identity, int step) {
@@ -367,7 +366,7 @@ TEST(Optimizer, ACheckpointIsOpenedWithTheChangesOfItsRecipe) {
   ASSERT_NE(again.model, nullptr);
   EXPECT_EQ(again.model->parameters(), open.model->parameters());
   EXPECT_EQ(again.checkpoint->find("model.norm.weight"), nullptr);
-  engine::Session other(*again.model, layout, *device, *mesh, {step::Purpose::train});
+  engine::Session other(*again.model, plan::derive(layout, *again.model), *device, *mesh, {step::Purpose::train});
   engine::load_weights(other, again);
   EXPECT_TRUE(testing::assembled(other) == testing::assembled(session));
   EXPECT_LT(engine::open_trained_model(folder, problems).model->parameters(), open.model->parameters());
@@ -383,13 +382,13 @@ TEST(Optimizer, ACheckpointIsOpenedWithTheChangesOfItsRecipe) {
 // Two steps without a target leave the bias corrections of the next updates as they are.
 TEST(Optimizer, AStepWithoutATargetIsNotCounted) {
   const models::Model model(testing::toy_description());
-  const plan::Layout layout = meshes(model).front();
+  const plan::LayoutChoices layout = meshes(model).front();
   const auto weights_after = [&](int skipped_before) {
     const auto mesh = rank_mesh(layout.mesh);
-    plan::Layout own = layout;
-    const testing::ToySteps steps(own, mesh->place(), 2LL * own.data_ranks());
+    plan::LayoutChoices own = layout;
+    const testing::ToySteps steps(model, own, mesh->place(), 2LL * own.data_ranks());
     const auto device = rank_device();
-    engine::Session session(model, own, *device, *mesh, {step::Purpose::train});
+    engine::Session session(model, plan::derive(own, model), *device, *mesh, {step::Purpose::train});
     session.initialise(3);
     for (int step = -skipped_before; step < 2; ++step) {
       step::StepInput input = steps.input(std::max(0, step));

@@ -25,8 +25,8 @@ struct Toy {
 };
 
 // Every mesh, in float32, with sharded and with complete weights in turns.
-std::vector<plan::Layout> layouts_of(const Toy& toy) {
-  std::vector<plan::Layout> layouts = meshes(toy.model);
+std::vector<plan::LayoutChoices> layouts_of(const Toy& toy) {
+  std::vector<plan::LayoutChoices> layouts = meshes(toy.model);
   for (std::size_t i = 0; i < layouts.size(); ++i) {
     layouts[i].compute = DType::f32;
     layouts[i].optimizer = toy.optimizer;
@@ -36,16 +36,15 @@ std::vector<plan::Layout> layouts_of(const Toy& toy) {
 }
 
 // The states after three steps of one rank with the sequences of a mesh.
-Tensors alone(const Toy& toy, const plan::Layout& like) {
+Tensors alone(const Toy& toy, const plan::LayoutChoices& like) {
   return testing::on_one_rank([&] {
-    plan::Layout layout = like;
+    plan::LayoutChoices layout = like;
     layout.mesh = {};
-    layout.batch = testing::toy_batch(1);
-    plan::set_bounds(layout);
+    layout.batch_sizes = testing::toy_batch(1);
     const auto mesh = comm::make_self_mesh();
-    const testing::ToySteps steps(layout, mesh->place(), 2LL * like.data_ranks() * 2);
+    const testing::ToySteps steps(toy.model, layout, mesh->place(), 2LL * like.data_ranks() * 2);
     const auto device = rank_device();
-    engine::Session session(toy.model, layout, *device, *mesh, {step::Purpose::train});
+    engine::Session session(toy.model, plan::derive(layout, toy.model), *device, *mesh, {step::Purpose::train});
     session.initialise(3);
     for (int step = 0; step < 3; ++step) {
       step::StepInput input = steps.input(step);
@@ -66,7 +65,7 @@ constexpr double kSlotBound = 1e-5;
 
 void expect_like_one_rank(const Toy& toy) {
   std::map<int, Tensors> expected;  // by the number of data ranks
-  for (const plan::Layout& layout : layouts_of(toy)) {
+  for (const plan::LayoutChoices& layout : layouts_of(toy)) {
     const std::string text = text_of(layout);
     if (!expected.contains(layout.data_ranks())) expected[layout.data_ranks()] = alone(toy, layout);
     const Tensors& one = expected.at(layout.data_ranks());
@@ -93,10 +92,10 @@ void expect_like_one_rank(const Toy& toy) {
 void expect_same_after_loading(const Toy& toy) {
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  const std::vector<plan::Layout> layouts = layouts_of(toy);
+  const std::vector<plan::LayoutChoices> layouts = layouts_of(toy);
   int step = 0;
   for (std::size_t i = 0; i < layouts.size(); i += 2) {
-    const plan::Layout& to = layouts[(i + 1) % layouts.size()];
+    const plan::LayoutChoices& to = layouts[(i + 1) % layouts.size()];
     const std::string text = cat(text_of(layouts[i]), " to ", text_of(to));
     const Trained trained =
         train(toy.model, layouts[i], {.inputs = {0, 1}, .look = [&](engine::Session& session) {
@@ -108,10 +107,10 @@ void expect_same_after_loading(const Toy& toy) {
     for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
       bytes += tensor.shape.elements() * size_of(tensor.dtype);
     }
-    EXPECT_EQ(plan::checkpoint_bytes(toy.model, to), bytes) << text;
+    EXPECT_EQ(plan::checkpoint_bytes(toy.model, plan::derive(to, toy.model)), bytes) << text;
     const auto mesh = rank_mesh(to.mesh);
     const auto device = rank_device();
-    engine::Session session(toy.model, to, *device, *mesh, {step::Purpose::train});
+    engine::Session session(toy.model, plan::derive(to, toy.model), *device, *mesh, {step::Purpose::train});
     session.initialise(5);
     engine::load(session, checkpoint);
     EXPECT_TRUE(testing::assembled(session) == trained.after) << text;
@@ -120,8 +119,8 @@ void expect_same_after_loading(const Toy& toy) {
 
 TEST(Optimizers, ExchangesReturnWhatTheyGot) {
   const models::Model model(testing::toy_description());
-  for (const plan::Layout& mesh : meshes(model)) {
-    plan::Layout layout = mesh;
+  for (const plan::LayoutChoices& mesh : meshes(model)) {
+    plan::LayoutChoices layout = mesh;
     layout.shard_policy = layout.mesh.context > 1 ? ShardPolicy::parameters : ShardPolicy::optimizer;
     const Trained plain = train(model, layout);
     layout.optimizer = std::make_shared<testing::ExchangingAdamW>();
@@ -161,9 +160,9 @@ TEST(Optimizers, OfCompleteMatricesTrainLikeOneRank) {
 void expect_rejected(const models::ModelDescription& description, std::shared_ptr<const optim::Optimizer> optimizer,
                      const std::string& message) {
   const models::Model model(description, testing::Muon::spec_of);
-  const plan::Layout layout = layouts_of({model, std::move(optimizer)}).front();
+  const plan::LayoutChoices layout = layouts_of({model, std::move(optimizer)}).front();
   try {
-    plan::plan_rank(model, layout, step::Purpose::train, 0);
+    plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
     ADD_FAILURE() << "no error";
   } catch (const InternalError& error) {
     EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
@@ -206,11 +205,11 @@ TEST(Optimizers, OfFewBitsHaveTheSameBitsOnEveryMesh) {
   const models::Model model(testing::toy_of_nf4_blocks(), testing::EightBits::spec_of);
   const Toy toy{model, std::make_shared<testing::EightBits>()};
   const Tensors one = alone(toy, layouts_of(toy).front());
-  for (const plan::Layout& layout : layouts_of(toy)) {
+  for (const plan::LayoutChoices& layout : layouts_of(toy)) {
     EXPECT_TRUE(train(model, layout).after == one) << text_of(layout);
   }
   expect_same_after_loading(toy);
-  plan::Layout other = layouts_of(toy).front();
+  plan::LayoutChoices other = layouts_of(toy).front();
   other.seed = 1;
   EXPECT_FALSE(alone(toy, other) == one);
 }
@@ -220,10 +219,10 @@ TEST(Optimizers, OfBlocksRejectSlicesThatCutOne) {
   if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   const auto error_of = [](const models::ModelDescription& description) -> std::string {
     const models::Model model(description, [](const nn::Param& param) { return param.flat; });
-    plan::Layout layout = testing::toy_layout({}, model);
+    plan::LayoutChoices layout = testing::toy_layout({}, model);
     layout.optimizer = std::make_shared<testing::EightBits>();
     try {
-      plan::plan_rank(model, layout, step::Purpose::train, 0);
+      plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
     } catch (const InternalError& error) {
       return error.what();
     }

@@ -29,7 +29,7 @@ struct Staged {
   nn::SavePolicy policy;
   comm::MeshSizes mesh;  // of a stage
   bool sequence_parallel = false;
-  bool given = false;  // Layout::auxiliary_given
+  bool given = false;  // Purpose::gradient_norms_of_part
 
   std::int64_t sequences() const { return 2LL * mesh.shard * mesh.replicate; }  // of a micro-batch
   std::string text() const {
@@ -70,21 +70,19 @@ std::unique_ptr<models::Model> part_of(const Staged& c) {
   return std::make_unique<models::Model>(std::move(d), c.sequence_parallel ? nn::with_sequence_parallelism(own) : own);
 }
 
-plan::Layout layout_of(const Staged& c, const models::Model& model) {
-  plan::Layout layout = testing::toy_layout(c.mesh, model);
+plan::LayoutChoices layout_of(const Staged& c, const models::Model& model) {
+  plan::LayoutChoices layout = testing::toy_layout(c.mesh, model);
   layout.sequence_parallel = c.sequence_parallel;
-  plan::set_bounds(layout);
   layout.micro_batches = c.micro_batches;
   layout.accumulation = GradientAccumulation::local;
-  layout.auxiliary_given = c.given;
   layout.policies.assign(layout.policies.size(), c.policy);
-  plan::set_partition(layout, model, c.partition);
+  layout.partition = c.partition;
   const int stages = c.partition.stages;
   if (c.schedule == Schedule::grouped) {
-    layout.in_flight = c.micro_batches;
+    layout.schedule.group = c.micro_batches;
   } else {
-    layout.passes = c.schedule == Schedule::zero_bubble ? testing::zero_bubble_of(stages)
-                                                        : testing::one_forward_one_backward_of(stages);
+    layout.schedule.passes = c.schedule == Schedule::zero_bubble ? testing::zero_bubble_of(stages)
+                                                                 : testing::one_forward_one_backward_of(stages);
   }
   layout.replace_seams = [c](nn::Seams& seams, comm::Mesh& groups) {
     if (c.mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert(), 2);
@@ -100,28 +98,31 @@ plan::Layout layout_of(const Staged& c, const models::Model& model) {
 }
 
 // One rank, whose micro-batch has the rows of all ranks' together: the auxiliary loss is of each micro-batch.
-plan::Layout alone(const Staged& c, const models::Model& one) {
-  plan::Layout layout = testing::toy_layout({}, one);
-  layout.batch.sequences = c.sequences();
-  plan::set_bounds(layout);
+plan::LayoutChoices alone(const Staged& c, const models::Model& one) {
+  plan::LayoutChoices layout = testing::toy_layout({}, one);
+  layout.batch_sizes.sequences = c.sequences();
   layout.micro_batches = c.micro_batches;
   layout.accumulation = GradientAccumulation::local;
-  layout.auxiliary_given = c.given;
   layout.policies.assign(layout.policies.size(), c.policy);
   return layout;
 }
 
+step::Purpose purpose_of(const Staged& c) {
+  return c.given ? step::Purpose::gradient_norms_of_part : step::Purpose::gradient_norms;
+}
+
 Outcome on_the_mesh(const Staged& c) {
   const auto model = part_of(c);
-  const plan::Layout layout = layout_of(c, *model);
-  const auto mesh = rank_mesh(layout.mesh);
-  return testing::run(*model, layout, *mesh, c.sequences() * c.micro_batches, 2e-4);
+  const plan::LayoutChoices layout = layout_of(c, *model);
+  const auto mesh = rank_mesh(plan::derive(layout, *model).mesh);
+  return testing::run(*model, layout, *mesh, c.sequences() * c.micro_batches, 2e-4, nullptr, {}, purpose_of(c));
 }
 
 Outcome outcome_of_one_rank(const Staged& c) {
   return testing::on_one_rank([&] {
     const models::Model one(description_of(c));
-    return testing::run(one, alone(c, one), *comm::make_self_mesh(), c.sequences() * c.micro_batches, 0);
+    return testing::run(one, alone(c, one), *comm::make_self_mesh(), c.sequences() * c.micro_batches, 0, nullptr, {},
+                        purpose_of(c));
   });
 }
 
@@ -236,23 +237,23 @@ TEST(PipelineExperts, ExpertAndTensorRanksTrainLikeOneRank) {
   cases[2].sequence_parallel = true;
   for (const Staged& c : cases) {
     const auto model = part_of(c);
-    plan::Layout layout = layout_of(c, *model);
+    plan::LayoutChoices layout = layout_of(c, *model);
     layout.optimizer = optim::make_adamw({.epsilon = 1e-4});
     const testing::Trained many = testing::train(*model, layout, {.micro_batches = c.micro_batches});
     const models::Model one(description_of(c));
-    plan::Layout whole = alone(c, one);
+    plan::LayoutChoices whole = alone(c, one);
     whole.optimizer = layout.optimizer;
     testing::expect_one_ranks_training(one, whole, c.sequences() * c.micro_batches, many, c.text());
   }
 }
 
 // Gradient norms of tensors, by name; with `verified`, those of the reference of a verified step.
-std::map<std::string, float> norms_of(const models::Model& model, plan::Layout layout, comm::Mesh& mesh,
+std::map<std::string, float> norms_of(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh,
                                       std::int64_t batch_size, bool verified) {
-  const testing::ToySteps steps(layout, mesh.place(), batch_size);
+  const testing::ToySteps steps(model, layout, mesh.place(), batch_size);
   const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
   const auto purpose = verified ? step::Purpose::train : step::Purpose::gradient_norms;
-  engine::Session session(model, layout, *device, mesh, {purpose});
+  engine::Session session(model, plan::derive(layout, model), *device, mesh, {purpose});
   session.initialise(3);
   step::StepInput input = steps.input(0);
   input.record.learning_rate = 0.01f;
@@ -276,14 +277,14 @@ TEST(PipelineExperts, NormsOfTensorsAreThoseOfOneRank) {
       return verified ? nn::with_fp8_weights(own, [](int) { return true; }) : own;
     };
     const nn::FlatSpecOf own([](const nn::Param& param) { return param.flat; });
-    const auto with_formats = [&](plan::Layout layout, const models::Model& model) {
+    const auto with_formats = [&](plan::LayoutChoices layout, const models::Model& model) {
       if (verified) plan::set_formats(layout, model, {.saturation_limit = 1, .verify_every = 1});
       return layout;
     };
     const auto plain = part_of(c);
     const models::Model part(plain->description(), spec_of(own)), one(description_of(c), spec_of(nn::common_domain));
-    const plan::Layout layout = with_formats(layout_of(c, part), part);
-    const auto mesh = rank_mesh(layout.mesh);
+    const plan::LayoutChoices layout = with_formats(layout_of(c, part), part);
+    const auto mesh = rank_mesh(plan::derive(layout, part).mesh);
     const std::int64_t batch_size = c.sequences() * c.micro_batches;
     const auto many = norms_of(part, layout, *mesh, batch_size, verified);
     const auto expected = testing::on_one_rank(

@@ -32,27 +32,27 @@ struct Staged {
   }
 };
 
-plan::Layout layout_of(const Staged& c, const models::Model& model) {
-  plan::Layout layout = testing::toy_layout(c.mesh, model);
+plan::LayoutChoices layout_of(const Staged& c, const models::Model& model) {
+  plan::LayoutChoices layout = testing::toy_layout(c.mesh, model);
   layout.micro_batches = c.micro_batches;
   layout.accumulation = c.accumulation;
   layout.policies.assign(static_cast<std::size_t>(model.layers()), c.policy);
-  plan::set_partition(layout, model, c.partition);
+  layout.partition = c.partition;
   const int stages = c.partition.stages;
   if (c.schedule == Schedule::grouped) {
-    layout.in_flight = c.micro_batches;
+    layout.schedule.group = c.micro_batches;
   } else if (c.schedule == Schedule::interleaved) {
-    layout.passes = testing::interleaved_of(stages, c.partition.chunks() / stages);
+    layout.schedule.passes = testing::interleaved_of(stages, c.partition.chunks() / stages);
   } else {
-    layout.passes = c.schedule == Schedule::zero_bubble ? testing::zero_bubble_of(stages)
-                                                        : testing::one_forward_one_backward_of(stages);
+    layout.schedule.passes = c.schedule == Schedule::zero_bubble ? testing::zero_bubble_of(stages)
+                                                                 : testing::one_forward_one_backward_of(stages);
   }
   return layout;
 }
 
 // One rank with the same sequences and micro-batches.
-plan::Layout alone(const Staged& c, const models::Model& model) {
-  plan::Layout layout = testing::toy_layout({}, model);
+plan::LayoutChoices alone(const Staged& c, const models::Model& model) {
+  plan::LayoutChoices layout = testing::toy_layout({}, model);
   layout.accumulation = c.accumulation;
   layout.policies.assign(static_cast<std::size_t>(model.layers()), c.policy);
   return layout;
@@ -60,10 +60,10 @@ plan::Layout alone(const Staged& c, const models::Model& model) {
 
 void expect_like_one_rank(const Staged& c) {
   const models::Model model(testing::toy_description(c.tied, 5));
-  const plan::Layout layout = layout_of(c, model);
+  const plan::LayoutChoices layout = layout_of(c, model);
   const testing::Trained cut = testing::train(model, layout, {.micro_batches = c.micro_batches});
-  testing::expect_one_ranks_training(model, alone(c, model),
-                                     layout.batch.sequences * layout.data_ranks() * c.micro_batches, cut, c.text());
+  testing::expect_one_ranks_training(
+      model, alone(c, model), layout.batch_sizes.sequences * layout.data_ranks() * c.micro_batches, cut, c.text());
 }
 
 // Runs of blocks of about equal length, as many as there are ranks; two chunks of four and more have no block.
@@ -137,10 +137,10 @@ TEST(Pipeline, GradientsAreBitwiseThoseOfOneRank) {
                    .tied = false,
                    .accumulation = GradientAccumulation::local};
     const models::Model model(testing::toy_description(false, 5));
-    plan::Layout staged = layout_of(c, model), one = alone(c, model);
+    plan::LayoutChoices staged = layout_of(c, model), one = alone(c, model);
     one.micro_batches = micro_batches;
-    const std::int64_t sequences = micro_batches * staged.batch.sequences;
-    const auto mesh = rank_mesh(staged.mesh);
+    const std::int64_t sequences = micro_batches * staged.batch_sizes.sequences;
+    const auto mesh = rank_mesh(plan::derive(staged, model).mesh);
     const testing::Outcome cut = testing::run(model, staged, *mesh, sequences, 2e-4);
     const testing::Outcome whole =
         testing::on_one_rank([&] { return testing::run(model, one, *comm::make_self_mesh(), sequences, 0); });
@@ -161,10 +161,11 @@ TEST(Pipeline, EvaluatesLikeOneRank) {
   const int world = the_world->size();
   if (world == 1) GTEST_SKIP() << "needs two ranks or more";
   const models::Model model(testing::toy_with_experts());
-  const auto loss_of = [&](plan::Layout layout, comm::Mesh& mesh, std::int64_t batch_size) {
-    const testing::ToySteps steps(layout, mesh.place(), batch_size);
+  const auto loss_of = [&](plan::LayoutChoices layout, comm::Mesh& mesh, std::int64_t batch_size) {
+    const testing::ToySteps steps(model, layout, mesh.place(), batch_size);
     const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
-    engine::Session session(model, layout, *device, mesh, {step::Purpose::loss}, std::nullopt, {.replay = true});
+    engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::loss}, std::nullopt,
+                            {.replay = true});
     session.initialise(3);
     std::vector<double> statistics;
     const auto [sum, tokens] = engine::evaluate_loss(session, steps.loader(), 2, nullptr, &statistics);
@@ -174,10 +175,10 @@ TEST(Pipeline, EvaluatesLikeOneRank) {
   const std::vector<Partition> partitions = {{.stages = 2, .ends = {1, 2}}, {.stages = 2, .ends = {0, 1, 2, 2}}};
   for (const Partition& partition : partitions) {
     const Staged staged{.partition = partition, .mesh = {.shard = world / 2}, .micro_batches = 5};
-    plan::Layout layout = layout_of(staged, model);
+    plan::LayoutChoices layout = layout_of(staged, model);
     layout.forward_micro_batches = 3;
-    const std::int64_t sequences = 5 * layout.batch.sequences * layout.data_ranks();
-    const auto mesh = rank_mesh(layout.mesh);
+    const std::int64_t sequences = 5 * layout.batch_sizes.sequences * layout.data_ranks();
+    const auto mesh = rank_mesh(plan::derive(layout, model).mesh);
     const auto [cut, cut_statistics] = loss_of(layout, *mesh, sequences);
     const auto [one, statistics] =
         testing::on_one_rank([&] { return loss_of(alone(staged, model), *comm::make_self_mesh(), sequences); });

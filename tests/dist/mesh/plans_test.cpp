@@ -17,7 +17,7 @@ TEST(Plans, RanksWithOtherOffsetsDoNotFetch) {
   const int world = the_world->size();
   if (world == 1) GTEST_SKIP() << "needs two ranks or more";
   const models::Model model(testing::toy_description());
-  plan::Layout layout = testing::toy_layout({.shard = world}, model);
+  plan::LayoutChoices layout = testing::toy_layout({.shard = world}, model);
   std::vector<std::string> notes;
   const testing::Training training{.look = [&](engine::Session& session) { notes = session.notes(); }};
   const Trained equal = testing::train(model, layout, training);
@@ -32,8 +32,9 @@ TEST(Plans, RanksWithOtherOffsetsDoNotFetch) {
 TEST(Plans, TheFirstRankMakesThemForAll) {
   const int world = the_world->size(), stages = std::min(world, 2);
   const models::Model model(testing::toy_description());
-  plan::Layout layout = testing::toy_layout({.shard = world / stages}, model);
-  if (stages == 2) plan::set_partition(layout, model, {.stages = 2, .ends = {1, 2}});
+  plan::LayoutChoices choices = testing::toy_layout({.shard = world / stages}, model);
+  if (stages == 2) choices.partition = {.stages = 2, .ends = {1, 2}};
+  const plan::Layout layout = plan::derive(choices, model);
   const auto mesh = rank_mesh(layout.mesh);
   const auto device = rank_device();
   const step::Purpose purpose = step::Purpose::train;
@@ -57,14 +58,14 @@ TEST(Plans, TheFirstRankMakesThemForAll) {
 
 TEST(Plans, AreRejectedByARankWithAnotherProgram) {
   const models::Model model(testing::toy_description());
-  const plan::Layout layout = testing::toy_layout({}, model);
+  const plan::LayoutChoices layout = testing::toy_layout({}, model);
   const step::Purpose purpose = step::Purpose::train;
-  const std::string text = plan::plan_text(plan::plan_rank(model, layout, purpose, 0));
-  const auto program = [&](const plan::Layout& of) {
-    return step::make_program(model, plan::schedule_options(of, purpose));
+  const std::string text = plan::plan_text(plan::plan_rank(model, plan::derive(layout, model), purpose, 0));
+  const auto program = [&](const plan::LayoutChoices& of) {
+    return step::make_program(model, plan::schedule_options(plan::derive(of, model), purpose));
   };
   EXPECT_EQ(plan::plan_text(plan::read_plan(text, purpose, program(layout))), text);
-  plan::Layout other = layout;
+  plan::LayoutChoices other = layout;
   other.micro_batches = 2;
   EXPECT_THROW(plan::read_plan(text, purpose, program(other)), InternalError);
   EXPECT_THROW(plan::read_plan(text.substr(0, text.size() / 2), purpose, program(layout)), InternalError);

@@ -23,7 +23,7 @@ models::Model quantized_model(bool transposed = false, std::optional<DType> gath
 }
 
 // Every Linear of every block.
-void quantize_layers(plan::Layout& layout, const models::Model& model, DelayedScaling::Settings settings = {}) {
+void quantize_layers(plan::LayoutChoices& layout, const models::Model& model, DelayedScaling::Settings settings = {}) {
   layout.quantizer = std::make_shared<DelayedScaling>(settings);
   for (int layer = 0; layer < model.layers(); ++layer) {
     const bool attention = model.attention(layer) != nullptr;
@@ -38,12 +38,13 @@ void quantize_layers(plan::Layout& layout, const models::Model& model, DelayedSc
 // One step after another in one session of the world.
 class LayerRun {
  public:
-  LayerRun(const models::Model& model, plan::Layout layout)
+  LayerRun(const models::Model& model, plan::LayoutChoices layout)
       : layout_(std::move(layout)),
         mesh_(rank_mesh(layout_.mesh)),
         device_(rank_device({.random_delay_s = 2e-4, .delay_seed = 5})),
-        steps_(layout_, mesh_->place(), 2LL * layout_.data_ranks() * 2),
-        session_(model, layout_, *device_, *mesh_, {step::Purpose::train}, std::nullopt, {.replay = true}) {
+        steps_(model, layout_, mesh_->place(), 2LL * layout_.data_ranks() * 2),
+        session_(model, plan::derive(layout_, model), *device_, *mesh_, {step::Purpose::train}, std::nullopt,
+                 {.replay = true}) {
     session_.initialise(3);
   }
   step::StepResult step(std::int64_t which, bool skip = false) {
@@ -57,7 +58,7 @@ class LayerRun {
   engine::Session& session() { return session_; }
 
  private:
-  plan::Layout layout_;
+  plan::LayoutChoices layout_;
   std::shared_ptr<comm::Mesh> mesh_;
   std::shared_ptr<Device> device_;
   testing::ToySteps steps_;
@@ -76,9 +77,9 @@ std::vector<float> unsharded(engine::Session& session, int flat, const TensorVie
 // What ranks quantize shard by shard has the bits of the quantized whole; the scale is that of all elements, exactly.
 TEST(QuantizedLayers, GatheredWeightsAreTheQuantizedGatheredWeights) {
   const models::Model model = quantized_model(), in_bf16 = quantized_model(false, DType::bf16);
-  for (const plan::Layout& base : meshes(model)) {
+  for (const plan::LayoutChoices& base : meshes(model)) {
     for (const models::Model* const which : {&model, &in_bf16}) {
-      plan::Layout layout = base;
+      plan::LayoutChoices layout = base;
       layout.shard_policy = which == &model ? ShardPolicy::parameters : ShardPolicy::optimizer;
       quantize_layers(layout, model, {.powers_of_two = false});
       LayerRun run(*which, layout);
@@ -116,16 +117,16 @@ TEST(QuantizedLayers, GatheredWeightsAreTheQuantizedGatheredWeights) {
 // Recompute and delayed weight gradients leave every bit as it is.
 TEST(QuantizedLayers, RecomputeDoesNotChangeABit) {
   const models::Model model = quantized_model();
-  const std::vector<plan::Layout> all = meshes(model);
-  for (const plan::Layout& base : {all.front(), all.back()}) {
+  const std::vector<plan::LayoutChoices> all = meshes(model);
+  for (const plan::LayoutChoices& base : {all.front(), all.back()}) {
     const auto states_of = [&](Checkpointing checkpointing, bool delayed) {
-      plan::Layout layout = base;
+      plan::LayoutChoices layout = base;
       quantize_layers(layout, model);
       for (auto& policy : layout.policies) {
         policy.checkpointing = checkpointing;
         policy.delay_weight_gradients = delayed;
       }
-      layout.in_flight = delayed ? 2 : 1;
+      layout.schedule.group = delayed ? 2 : 1;
       LayerRun run(model, layout);
       for (int i = 0; i < 2; ++i) EXPECT_EQ(run.step(i).skipped(), step::Skip::none);
       return assembled(run.session());
@@ -142,13 +143,13 @@ TEST(QuantizedLayers, RecomputeDoesNotChangeABit) {
 TEST(QuantizedLayers, BackwardGathersTransposedWeights) {
   if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
   const models::Model model = quantized_model(true);
-  plan::Layout layout = meshes(model).front();
+  plan::LayoutChoices layout = meshes(model).front();
   layout.mesh.shard = 2;
   quantize_layers(layout, model);
   const auto forms = [&](Checkpointing checkpointing) {
     for (auto& policy : layout.policies) policy.checkpointing = checkpointing;
     std::map<program::WeightForm, int> count;
-    const auto options = plan::schedule_options(layout, step::Purpose::train);
+    const auto options = plan::schedule_options(plan::derive(layout, model), step::Purpose::train);
     for (const program::Instruction& instruction : step::make_program(model, options).instructions) {
       if (instruction.op == program::Op::gather) ++count[instruction.form];
       EXPECT_TRUE(instruction.form == program::WeightForm::rows || model.flat(instruction.flat).spec().transposed);
@@ -166,7 +167,7 @@ TEST(QuantizedLayers, BackwardGathersTransposedWeights) {
 // A step with an overflow, or without a target, leaves weights, scales and histories, and names its reason.
 TEST(QuantizedLayers, SkippedStepsPushNothing) {
   const models::Model model = quantized_model();
-  plan::Layout layout = meshes(model).back();
+  plan::LayoutChoices layout = meshes(model).back();
   layout.loss_scaling = {.growth_interval = 1000};
   quantize_layers(layout, model);
   LayerRun run(model, layout);
@@ -185,10 +186,10 @@ TEST(QuantizedLayers, SkippedStepsPushNothing) {
 // The diagonal table is the mask of the rows that are no padding: each in one segment, over all ranks.
 TEST(QuantizedLayers, DiagonalSegmentsHaveEachRealRowOnce) {
   const models::Model model = quantized_model();
-  for (plan::Layout layout : meshes(model)) {
+  for (plan::LayoutChoices layout : meshes(model)) {
     const auto mesh = rank_mesh(layout.mesh);
     const std::int64_t batch = 2LL * layout.data_ranks() * 2;
-    const testing::ToySteps steps(layout, mesh->place(), batch);
+    const testing::ToySteps steps(model, layout, mesh->place(), batch);
     std::ostringstream mine;
     for (const auto& micro_batch : steps.input(0).batches) {
       std::vector<int> seen(micro_batch->ids.size());

@@ -67,12 +67,11 @@ class Slots : public testing::WithRate {
   }
 };
 
-plan::Layout layout_of(const comm::MeshSizes& mesh, const models::Model& model, Of of) {
-  plan::Layout layout = testing::layout_of({.mesh = mesh}, model);
+plan::LayoutChoices layout_of(const comm::MeshSizes& mesh, const models::Model& model, Of of) {
+  plan::LayoutChoices layout = testing::layout_of({.mesh = mesh}, model);
   if (of == Of::slots) layout.optimizer = std::make_shared<Slots>();
   if (of != Of::fp8) return layout;
   plan::set_formats(layout, model, {.saturation_limit = 1});
-  plan::set_bounds(layout);
   return layout;
 }
 
@@ -164,7 +163,8 @@ class SavedExtents : public ::testing::Test {
     const models::Model model = model_of(whole, sizes, of);
     const auto mesh = rank_mesh(sizes);
     const auto device = rank_device();
-    engine::Session session(model, layout_of(sizes, model, of), *device, *mesh, {step::Purpose::train});
+    engine::Session session(model, plan::derive(layout_of(sizes, model, of), model), *device, *mesh,
+                            {step::Purpose::train});
     session.initialise(4);
     body(session);
   }

@@ -30,19 +30,19 @@ std::int64_t whole_batch() {
 }
 
 // Meshes of the world with their splits into micro-batches, and what else must not change a bit.
-std::vector<plan::Layout> variants(const models::Model& model) {
-  std::vector<plan::Layout> layouts;
-  for (const plan::Layout& mesh : testing::meshes(model)) {
-    plan::Layout layout = exact_layout(model, mesh.mesh);
+std::vector<plan::LayoutChoices> variants(const models::Model& model) {
+  std::vector<plan::LayoutChoices> layouts;
+  for (const plan::LayoutChoices& mesh : testing::meshes(model)) {
+    plan::LayoutChoices layout = exact_layout(model, mesh.mesh);
     const std::size_t i = layouts.size() + static_cast<std::size_t>(the_world->size());
-    layout.batch.sequences = i % 2 == 0 ? 1 : 2;
+    layout.batch_sizes.sequences = i % 2 == 0 ? 1 : 2;
     layout.accumulation = mesh.accumulation;
     layout.shard_policy = i % 3 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
     for (auto& policy : layout.policies) {
       policy.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
       policy.delay_weight_gradients = i % 3 == 1;
     }
-    layout.in_flight = i % 3 == 1 ? 2 : 1;
+    layout.schedule.group = i % 3 == 1 ? 2 : 1;
     layouts.push_back(std::move(layout));
   }
   return layouts;
@@ -97,7 +97,7 @@ TEST(Scales, EveryMeshAndSplitHasTheSameBits) {
   int tables = 0;
   for (const auto& [name, values] : one) tables += name.starts_with("quantization/") ? 1 : 0;
   EXPECT_EQ(tables, 2 * 2 * 2 * 2);  // of x and dy at two sites of two layers
-  for (const plan::Layout& layout : variants(model)) {
+  for (const plan::LayoutChoices& layout : variants(model)) {
     const bool other = layout.accumulation == GradientAccumulation::local;
     const auto mesh = rank_mesh(layout.mesh);
     ExactRun run(other ? transposed : model, layout, *mesh, whole_batch());
@@ -117,7 +117,7 @@ TEST(Scales, ChangeWhatIsComputed) {
   const models::Model model = exact_model();
   const auto weights_with = [&](LinearFormat format) {
     const auto self = comm::make_self_mesh();
-    plan::Layout layout = exact_layout(model, {});
+    plan::LayoutChoices layout = exact_layout(model, {});
     testing::set_formats(layout, {nn::Site::up_projection, nn::Site::down_projection}, format);
     ExactRun run(model, layout, *self, whole_batch(), false);
     testing::write_exact(run.session());
@@ -145,7 +145,7 @@ TEST(Scales, HistoryByHand) {
                                  {2, false, {8, 16, 4, 0}, 0x1p-4f},  {8, true, {8, 16, 4, 0}, 0x1p-4f},
                                  {0, false, {0, 8, 16, 4}, 0x1p-4f},  {0.5f, false, {2, 0, 8, 16}, 0x1p-4f},
                                  {0.5f, false, {2, 2, 0, 8}, 0x1p-5f}};
-  const plan::Layout layout = variants(model).back();
+  const plan::LayoutChoices layout = variants(model).back();
   const auto mesh = rank_mesh(layout.mesh);
   ExactRun run(model, layout, *mesh, whole_batch());
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -170,15 +170,15 @@ TEST(Scales, HistoryByHand) {
 // Each matrix is recorded once: recompute and weight gradients record nothing, and use the scales of the step.
 TEST(Scales, RecomputeAndDelayedGradientsRecordNothingTwice) {
   const models::Model model = exact_model();
-  const plan::Layout base = variants(model).front();
+  const plan::LayoutChoices base = variants(model).front();
   std::optional<Tensors> first;
   for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::full}) {
     for (const bool delayed : {false, true}) {
-      plan::Layout layout = base;
+      plan::LayoutChoices layout = base;
       const auto quantizer = std::make_shared<DelayedScaling>();
       layout.quantizer = quantizer;
-      layout.batch.sequences = 1;
-      layout.in_flight = delayed ? 2 : 1;
+      layout.batch_sizes.sequences = 1;
+      layout.schedule.group = delayed ? 2 : 1;
       for (auto& policy : layout.policies) {
         policy.checkpointing = checkpointing;
         policy.delay_weight_gradients = delayed;
@@ -202,9 +202,9 @@ TEST(Scales, ResumeOnAnotherMesh) {
   const Tensors expected = states_of_one_rank(model, kSteps);
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  const std::vector<plan::Layout> layouts = variants(model);
+  const std::vector<plan::LayoutChoices> layouts = variants(model);
   for (std::size_t i = 0; i < layouts.size(); ++i) {
-    const plan::Layout &from = layouts[i], &to = layouts[(i + 1) % layouts.size()];
+    const plan::LayoutChoices &from = layouts[i], &to = layouts[(i + 1) % layouts.size()];
     constexpr int kBefore = 3;
     const int number = static_cast<int>(i) + 1;
     {
@@ -244,9 +244,9 @@ TEST(Scales, StartFromACheckpointWithout) {
   const models::Model plain = exact_model(false), model = exact_model();
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  plan::Layout layout = variants(model).front();
+  plan::LayoutChoices layout = variants(model).front();
   {
-    plan::Layout without = layout;
+    plan::LayoutChoices without = layout;
     without.quantizer = nullptr;
     for (auto& policy : without.policies) policy.formats = {};
     const auto mesh = rank_mesh(without.mesh);
@@ -280,7 +280,7 @@ TEST(Scales, StartFromACheckpointWithout) {
 // Scales that were loaded are kept, whatever the weights say: a run resumes with those that it had.
 TEST(Scales, LoadedOnesAreKept) {
   const models::Model model = exact_model();
-  const plan::Layout layout = variants(model).front();
+  const plan::LayoutChoices layout = variants(model).front();
   const auto mesh = rank_mesh(layout.mesh);
   ExactRun run(model, layout, *mesh, whole_batch());
   testing::write_exact(run.session());
@@ -312,7 +312,7 @@ TEST(Scales, LoadedOnesAreKept) {
 // The copies of a snapshot are those of the step that it was taken after, while the next one runs.
 TEST(Scales, ASnapshotHasThoseOfItsStep) {
   const models::Model model = exact_model();
-  const plan::Layout layout = variants(model).front();
+  const plan::LayoutChoices layout = variants(model).front();
   const auto mesh = rank_mesh(layout.mesh);
   const auto copies_of = [](const std::vector<NamedState>& states) {
     std::map<std::string, std::vector<float>> copies;
@@ -349,7 +349,7 @@ TEST(Scales, ASnapshotHasThoseOfItsStep) {
 // again: then they give what they would have given without.
 TEST(Scales, ASaturatedStepRunsAgain) {
   const models::Model model = exact_model();
-  plan::Layout layout = variants(model).front();
+  plan::LayoutChoices layout = variants(model).front();
   layout.quantizer = std::make_shared<DelayedScaling>(DelayedScaling::Settings{.replays = true});
   const auto mesh = rank_mesh(layout.mesh);
   const auto raise = [](engine::Session& session) {

@@ -39,7 +39,7 @@ models::ModelDescription parallel_toy(Residual residual, bool experts = false) {
 using Prepare = std::function<void(engine::Session&)>;
 
 Outcome run(const models::Model& model, const Case& c, std::int64_t batch_size, const Prepare& prepare = {}) {
-  const plan::Layout layout = testing::layout_of(c, model);
+  const plan::LayoutChoices layout = testing::layout_of(c, model);
   const auto mesh = rank_mesh(layout.mesh);
   return testing::run(model, layout, *mesh, batch_size, c.random_delay_s, nullptr, prepare);
 }
@@ -231,9 +231,9 @@ struct Steps {
 };
 
 // Steps [begin, end) of a training; `batch_size` is the same on all meshes.
-Steps take(engine::Session& session, plan::Layout layout, std::int64_t batch_size, std::int64_t begin,
+Steps take(engine::Session& session, plan::LayoutChoices layout, std::int64_t batch_size, std::int64_t begin,
            std::int64_t end) {
-  const testing::ToySteps steps(layout, session.mesh().place(), batch_size);
+  const testing::ToySteps steps(session.model(), layout, session.mesh().place(), batch_size);
   Steps out;
   for (std::int64_t i = begin; i < end; ++i) {
     step::StepInput input = steps.input(i);
@@ -248,8 +248,8 @@ Steps take(engine::Session& session, plan::Layout layout, std::int64_t batch_siz
   return out;
 }
 
-plan::Layout training_layout(const Case& c, const models::Model& model, std::int64_t batch_size) {
-  plan::Layout layout = testing::layout_of(c, model);
+plan::LayoutChoices training_layout(const Case& c, const models::Model& model, std::int64_t batch_size) {
+  plan::LayoutChoices layout = testing::layout_of(c, model);
   layout.gradient_clip = 0.02;
   layout.micro_batches = static_cast<int>(batch_size / (2 * layout.data_ranks()));
   return layout;
@@ -265,11 +265,11 @@ TEST(Shared, TrainsAndResumesOnAnotherMesh) {
   int saved = 0;
   for (const models::Model& model : models) {
     const auto device = rank_device();
-    const auto open = [&](const plan::Layout& layout, comm::Mesh& mesh) {
-      return engine::Session(model, layout, *device, mesh, {step::Purpose::train});
+    const auto open = [&](const plan::LayoutChoices& layout, comm::Mesh& mesh) {
+      return engine::Session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::train});
     };
     // One rank, without a break.
-    const plan::Layout alone = training_layout({}, model, batch_size);
+    const plan::LayoutChoices alone = training_layout({}, model, batch_size);
     const auto [expected, gradients] = testing::on_one_rank([&] {
       const auto self = comm::make_self_mesh();
       engine::Session reference = open(alone, *self);
@@ -295,7 +295,7 @@ TEST(Shared, TrainsAndResumesOnAnotherMesh) {
       Steps steps;
       Tensors before;
       {
-        const plan::Layout layout = training_layout(from, model, batch_size);
+        const plan::LayoutChoices layout = training_layout(from, model, batch_size);
         const auto mesh = rank_mesh(layout.mesh);
         engine::Session session = open(layout, *mesh);
         session.initialise(3);
@@ -308,7 +308,7 @@ TEST(Shared, TrainsAndResumesOnAnotherMesh) {
       for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) elements += tensor.shape.elements();
       EXPECT_EQ(checkpoint.tensors().size(), 3 * models::hf_tensors(model).size()) << text;
       EXPECT_EQ(elements, 3 * model.parameters()) << text;
-      const plan::Layout layout = training_layout(to, model, batch_size);
+      const plan::LayoutChoices layout = training_layout(to, model, batch_size);
       const auto mesh = rank_mesh(layout.mesh);
       engine::Session session = open(layout, *mesh);
       session.initialise(4);

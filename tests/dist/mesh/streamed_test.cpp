@@ -23,9 +23,9 @@ models::Model adapted(double dropout, bool train_embedding = false) {
 }
 
 // All frozen weights, and with `state` what trains.
-void put_on_host(plan::Layout& layout, const models::Model& model, bool state) {
-  layout.state_on_host.clear();
-  for (const nn::Flat& flat : model.flats()) layout.state_on_host.push_back(state || !flat.spec().trainable);
+void put_on_host(plan::LayoutChoices& layout, const models::Model& model, bool state) {
+  layout.host.state.clear();
+  for (const nn::Flat& flat : model.flats()) layout.host.state.push_back(state || !flat.spec().trainable);
 }
 
 void expect_same(const Trained& a, const Trained& b, const std::string& text) {
@@ -35,7 +35,7 @@ void expect_same(const Trained& a, const Trained& b, const std::string& text) {
   EXPECT_TRUE(a.after == b.after) << text;
 }
 
-void expect_no_change(const models::Model& model, plan::Layout layout, bool state, const std::string& name) {
+void expect_no_change(const models::Model& model, plan::LayoutChoices layout, bool state, const std::string& name) {
   const std::string text = cat(name, ", ", testing::text_of(layout));
   const auto session_bytes = [](std::int64_t& host, std::int64_t& device) {
     return [&](engine::Session& session) {
@@ -57,7 +57,7 @@ TEST(Streamed, FrozenWeightsChangeNothing) {
   constexpr Checkpointing kPolicies[] = {Checkpointing::none, Checkpointing::full, Checkpointing::selective};
   const models::Model base = adapted(0.25), trained_table = adapted(0, true);
   int turn = 0;
-  for (plan::Layout layout : testing::meshes(base)) {
+  for (plan::LayoutChoices layout : testing::meshes(base)) {
     for (const ShardPolicy sharding : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
       layout.shard_policy = sharding;
       layout.compute = turn % 2 == 0 ? DType::f32 : DType::bf16;
@@ -85,7 +85,7 @@ TEST(Streamed, BlocksChangeNothing) {
   };
   const models::Model model(std::move(description), nn::with_nf4_weights(spec, [](int) { return true; }));
   int turn = 0;
-  for (plan::Layout layout : testing::meshes(model)) {
+  for (plan::LayoutChoices layout : testing::meshes(model)) {
     layout.shard_policy = turn % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
     layout.prefetch = turn % 3;
     ++turn;
@@ -109,9 +109,9 @@ TEST(Streamed, BlocksChangeNothing) {
 TEST(Streamed, FrozenWeightsOfStagesChangeNothing) {
   if (the_world->size() != 2 && the_world->size() != 4) GTEST_SKIP() << "two stages";
   const models::Model model = adapted(0);
-  plan::Layout layout = testing::toy_layout({.shard = the_world->size() / 2}, model);
-  plan::set_partition(layout, model, {.stages = 2, .ends = {1, 2}});
-  layout.passes = testing::one_forward_one_backward_of(2);
+  plan::LayoutChoices layout = testing::toy_layout({.shard = the_world->size() / 2}, model);
+  layout.partition = {.stages = 2, .ends = {1, 2}};
+  layout.schedule.passes = testing::one_forward_one_backward_of(2);
   expect_no_change(model, layout, false, "two stages");
 }
 
@@ -130,21 +130,22 @@ TEST(Streamed, LoadsWeights) {
     std::vector<Tensors> weights;
     std::vector<double> losses;
     for (const bool streamed : {false, true}) {
-      plan::Layout layout = testing::toy_layout({.shard = the_world->size()}, *open.model);
+      plan::LayoutChoices layout = testing::toy_layout({.shard = the_world->size()}, *open.model);
       layout.compute = DType::bf16;
       if (precision == ComputePrecision::fp8) plan::set_formats(layout, *open.model, recipe.precision.fp8);
       if (streamed) put_on_host(layout, *open.model, false);
       const auto mesh = rank_mesh(layout.mesh);
       const auto device = rank_device();
-      engine::Session session(*open.model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt,
-                              {.replay = true, .guard = true});
+      engine::Session session(*open.model, plan::derive(layout, *open.model), *device, *mesh, {step::Purpose::train},
+                              std::nullopt, {.replay = true, .guard = true});
       engine::load_weights(session, open, 7);
       EXPECT_EQ(session.state().host_bytes() > 0, streamed);
       bool quantized = false;
       for (int f = 0; f < session.state().flats(); ++f) quantized |= session.state().flat(f).quantized_on_load;
       EXPECT_EQ(quantized, precision == ComputePrecision::fp8);
       weights.push_back(testing::assembled(session));
-      const testing::ToySteps steps(layout, mesh->place(), layout.batch.sequences * layout.data_ranks());
+      const testing::ToySteps steps(*open.model, layout, mesh->place(),
+                                    layout.batch_sizes.sequences * layout.data_ranks());
       step::StepInput input = steps.input(0);
       input.record.learning_rate = 0.01f;
       const step::StepOutput output = session.enqueue(step::Purpose::train, input);

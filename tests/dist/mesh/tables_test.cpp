@@ -118,7 +118,7 @@ TEST(Tables, EveryMeshTrainsLikeOneRank) {
     c.by_work = !c.sharded;
     c.checkpointing = c.context > 1 ? Checkpointing::full : Checkpointing::none;
     c.random_delay_s = 2e-4;
-    const plan::Layout layout = testing::layout_of(c, model);
+    const plan::LayoutChoices layout = testing::layout_of(c, model);
     const std::int64_t batch_size = 2LL * layout.data_ranks() * c.accumulation - c.missing;
     const auto mesh = rank_mesh(layout.mesh);
     const Outcome ours = testing::run(model, layout, *mesh, batch_size, c.random_delay_s);
@@ -139,12 +139,12 @@ TEST(Tables, FillersOfAnEvaluationHaveNoEntries) {
   if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   std::atomic<std::int64_t> sequences = 0;
   const models::Model model = typed(sequences);
-  plan::Layout layout = testing::layout_of(testing::Case{}, model);
+  plan::LayoutChoices layout = testing::layout_of(testing::Case{}, model);
   const auto self = comm::make_self_mesh();
-  const testing::ToySteps steps(layout, self->place(), 3);  // micro-batches of two sequences and of one
+  const testing::ToySteps steps(model, layout, self->place(), 3);  // micro-batches of two sequences and of one
   layout.forward_micro_batches = 3;
   const auto device = rank_device();
-  engine::Session session(model, layout, *device, *self, {step::Purpose::loss});
+  engine::Session session(model, plan::derive(layout, model), *device, *self, {step::Purpose::loss});
   session.initialise(3);
   engine::evaluate_loss(session, steps.loader(), 1);
   EXPECT_EQ(sequences, 3 * model.blocks());
@@ -152,7 +152,7 @@ TEST(Tables, FillersOfAnEvaluationHaveNoEntries) {
 
 std::string rejection(const models::Model& model, step::Purpose purpose = step::Purpose::train) {
   try {
-    plan::plan_rank(model, testing::layout_of(testing::Case{}, model), purpose, 0);
+    plan::plan_rank(model, plan::derive(testing::layout_of(testing::Case{}, model), model), purpose, 0);
   } catch (const InternalError& error) {
     return error.what();
   }

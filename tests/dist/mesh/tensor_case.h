@@ -48,13 +48,11 @@ inline OnMeshAndAlone expect_like_one_rank(const models::ModelDescription& whole
   const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
   const models::Model model(mesh.tensor == 1 ? whole : part_of(whole, part, mesh.tensor, division),
                             division.sequence_parallel ? nn::with_sequence_parallelism(spec) : spec);
-  plan::Layout layout = toy_layout(mesh, model);
+  plan::LayoutChoices layout = toy_layout(mesh, model);
   layout.sequence_parallel = division.sequence_parallel;
-  plan::set_masks(layout.batch, model);
-  plan::set_bounds(layout);
   layout.policies.assign(layout.policies.size(), policy);
   layout.optimizer = optimizer;
-  if (policy.delay_weight_gradients) layout.in_flight = 2;
+  if (policy.delay_weight_gradients) layout.schedule.group = 2;
   if (mesh.tensor > 1) {
     layout.replace_seams = [&](nn::Seams& seams, comm::Mesh& groups) {
       if (division.sequence_parallel) {
@@ -68,9 +66,7 @@ inline OnMeshAndAlone expect_like_one_rank(const models::ModelDescription& whole
   training.replay = !division.one_plan;
   const Trained cut = train(model, layout, training);
 
-  plan::Layout alone = toy_layout({}, one);
-  plan::set_masks(alone.batch, one);
-  plan::set_bounds(alone);
+  plan::LayoutChoices alone = toy_layout({}, one);
   alone.optimizer = optimizer;
   const Tensors after = expect_one_ranks_training(one, alone, 2LL * layout.data_ranks() * 2, cut, text);
   EXPECT_LT(difference(trainable(one, cut.after), trainable(one, after)), 1e-5) << text;

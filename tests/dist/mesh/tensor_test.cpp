@@ -227,9 +227,8 @@ TEST(Tensor, PlansCountWhatARankHasOfALayer) {
     const nn::FlatSpecOf own = [](const nn::Param& param) { return param.flat; };
     const models::Model model(mesh.tensor == 1 ? whole : part_of(whole, 0, mesh.tensor, division),
                               division.sequence_parallel ? nn::with_sequence_parallelism(own) : own);
-    plan::Layout layout = testing::toy_layout(mesh, model);
+    plan::LayoutChoices layout = testing::toy_layout(mesh, model);
     layout.sequence_parallel = division.sequence_parallel;
-    plan::set_bounds(layout);
     layout.replace_seams = [&](nn::Seams& seams, comm::Mesh& groups) {
       seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
       if (division.sequence_parallel) {
@@ -238,8 +237,8 @@ TEST(Tensor, PlansCountWhatARankHasOfALayer) {
         seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
       }
     };
-    const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
-    return std::pair(plan::costs_of(plan, model, layout), plan.parameter_bytes);
+    const plan::RankPlan plan = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
+    return std::pair(plan::costs_of(plan, model, plan::derive(layout, model)), plan.parameter_bytes);
   };
   const auto with_whole_mlp = [](Division division) {
     division.whole_mlp = 1;
@@ -255,7 +254,8 @@ TEST(Tensor, PlansCountWhatARankHasOfALayer) {
   const double one = plan_of({}, {}).first.model_flops, half = all_rows(kVocabulary),
                with_mlp = all_rows(with_whole_mlp(kVocabulary));
   const nn::MlpConfig& mlp = whole.blocks[1].mlp;
-  const double rows = static_cast<double>(testing::toy_layout({}, models::Model(whole)).bounds.rows);
+  const models::Model all(whole);
+  const double rows = static_cast<double>(plan::derive(testing::toy_layout({}, all), all).bounds.rows);
   EXPECT_NEAR(with_mlp - half, 3 * 2 * rows * static_cast<double>(mlp.width * 3 * mlp.inner) / 2, 1e-6 * one);
 }
 
@@ -455,7 +455,7 @@ TEST(Tensor, RanksOfSlicesHaveTheScalesOfOneRank) {
     if (param.name.ends_with("_proj.weight")) spec.scaled = true;
     return spec;
   };
-  const auto quantize = [](plan::Layout& layout) {
+  const auto quantize = [](plan::LayoutChoices& layout) {
     layout.quantizer = std::make_shared<testing::DelayedScaling>();
     for (nn::SavePolicy& policy : layout.policies) {
       for (int site = 0; site < static_cast<int>(nn::Site::logits); ++site) {
@@ -469,7 +469,7 @@ TEST(Tensor, RanksOfSlicesHaveTheScalesOfOneRank) {
   for (const Division& division : {Division{}, Division{.whole_mlp = 1}}) {
     const models::Model model(half_of(whole, part, division),
                               [&](const nn::Param& param) { return with_scales(spec_of(param), param); });
-    plan::Layout layout = testing::toy_layout(mesh, model);
+    plan::LayoutChoices layout = testing::toy_layout(mesh, model);
     layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
       seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
     };
@@ -478,13 +478,13 @@ TEST(Tensor, RanksOfSlicesHaveTheScalesOfOneRank) {
 
     const models::Model one(whole,
                             [&](const nn::Param& param) { return with_scales(nn::common_domain(param), param); });
-    plan::Layout alone = testing::toy_layout({}, one);
+    plan::LayoutChoices alone = testing::toy_layout({}, one);
     quantize(alone);
     const Trained of_one = testing::on_one_rank([&] {
       const auto self = comm::make_self_mesh();
-      const testing::ToySteps steps(alone, self->place(), 2LL * layout.data_ranks() * 2);
+      const testing::ToySteps steps(one, alone, self->place(), 2LL * layout.data_ranks() * 2);
       const auto device = rank_device();
-      engine::Session session(one, alone, *device, *self, {step::Purpose::train});
+      engine::Session session(one, plan::derive(alone, one), *device, *self, {step::Purpose::train});
       session.initialise(3);
       Trained trained{.before = testing::states_of(session)};
       testing::take_steps(session, steps, {.inputs = {0}}, trained);
@@ -529,8 +529,8 @@ TEST(Tensor, AFrozenBaseSavesLess) {
   models::ModelDescription d = testing::toy_description();
   for (models::BlockDescription& block : d.blocks) block.attention.adapters = {{block.attention.q, 3, 2.0}};
   const auto saved_bytes = [&](const models::Model& model) {
-    plan::Layout layout = testing::toy_layout({}, model);
-    const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+    plan::LayoutChoices layout = testing::toy_layout({}, model);
+    const plan::RankPlan plan = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
     std::int64_t bytes = 0;
     for (const auto& [key, index] : plan.buffers.index) {
       if (key.role == step::Role::saved) bytes += plan.buffers.buffers[static_cast<std::size_t>(index)].bytes;
@@ -542,7 +542,7 @@ TEST(Tensor, AFrozenBaseSavesLess) {
     own.trainable = param.name.find("lora_") != std::string::npos;
     return own;
   });
-  const plan::Layout layout = testing::toy_layout({}, all);
+  const plan::Layout layout = plan::derive(testing::toy_layout({}, all), all);
   std::int64_t less = 0;
   for (const models::BlockDescription& block : d.blocks) {  // float32: the MLP's normed rows and inner activations
     for (const std::int64_t columns : {block.mlp.width, block.mlp.inner}) {
@@ -559,7 +559,7 @@ TEST(Tensor, AFrozenBaseSavesLess) {
 TEST(Tensor, DropoutFollowsTheSeed) {
   if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
   const models::Model model(testing::toy_with_adapters(0.25)), none(testing::toy_with_adapters(0));
-  plan::Layout layout = testing::toy_layout({}, model);
+  plan::LayoutChoices layout = testing::toy_layout({}, model);
   const Trained first = train(model, layout), again = train(model, layout), without = train(none, layout);
   layout.seed = 1;
   const Trained other = train(model, layout);

@@ -123,25 +123,25 @@ inline Tensors assembled(engine::Session& session) {
 }
 
 // The device of the ranks, on which equal steps have equal bits.
-inline plan::Layout rank_layout(const comm::MeshSizes& mesh) {
-  plan::Layout layout;
+inline plan::LayoutChoices rank_layout(const comm::MeshSizes& mesh) {
+  plan::LayoutChoices layout;
   layout.mesh = mesh;
   layout.device = kRankDevice;
   layout.deterministic = kRankDevice == DeviceKind::cuda;
   return layout;
 }
 
-inline std::vector<plan::Layout> meshes(const models::Model& model) {
-  std::vector<plan::Layout> layouts;
+inline std::vector<plan::LayoutChoices> meshes(const models::Model& model) {
+  std::vector<plan::LayoutChoices> layouts;
   const int world = the_world->size();
   for (int context = 1; context <= world; context *= 2) {
     for (int shard = 1; context * shard <= world; shard *= 2) {
       if (context * shard == 1 && world > 1) continue;
-      plan::Layout layout = rank_layout({.context = context, .shard = shard, .replicate = world / (context * shard)});
-      layout.batch = toy_batch(context);
+      plan::LayoutChoices layout =
+          rank_layout({.context = context, .shard = shard, .replicate = world / (context * shard)});
+      layout.batch_sizes = toy_batch(context);
       layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
       layout.gradient_clip = 0.02;
-      plan::set_bounds(layout);
       // Pairwise: each mesh has one dtype and one accumulation policy, and each combination of these has meshes.
       const std::size_t i = layouts.size() + static_cast<std::size_t>(world);
       layout.compute = i % 2 == 0 ? DType::f32 : DType::bf16;
@@ -152,7 +152,7 @@ inline std::vector<plan::Layout> meshes(const models::Model& model) {
   return layouts;
 }
 
-inline std::string text_of(const plan::Layout& layout) {
+inline std::string text_of(const plan::LayoutChoices& layout) {
   return cat("context ", layout.mesh.context, " shard ", layout.mesh.shard, " replicate ", layout.mesh.replicate, " ",
              to_string(layout.compute), layout.accumulation == GradientAccumulation::local ? " local" : "");
 }
@@ -164,15 +164,12 @@ inline std::shared_ptr<const optim::Optimizer> toy_adamw() {
 }
 
 // With active clipping.
-inline plan::Layout toy_layout(comm::MeshSizes mesh, const models::Model& model) {
-  plan::Layout layout = rank_layout(mesh);
-  layout.batch = toy_batch(mesh.context, true, mesh.context_heads);
+inline plan::LayoutChoices toy_layout(comm::MeshSizes mesh, const models::Model& model) {
+  plan::LayoutChoices layout = rank_layout(mesh);
+  layout.batch_sizes = toy_batch(mesh.context, true, mesh.context_heads);
   layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
   layout.gradient_clip = 0.02;
   layout.optimizer = toy_adamw();
-  layout.batch.tables = model.description().tables;
-  layout.batch.labels = nn::labels_of(model.description().head);
-  plan::set_bounds(layout);
   return layout;
 }
 
@@ -225,11 +222,12 @@ inline void take_steps(
   }
 }
 
-inline Trained train(const models::Model& model, plan::Layout layout, const Training& training = {}) {
-  const auto mesh = rank_mesh(layout.mesh);
-  const ToySteps steps(layout, mesh->place(), layout.batch.sequences * layout.data_ranks() * training.micro_batches);
+inline Trained train(const models::Model& model, plan::LayoutChoices layout, const Training& training = {}) {
+  const auto mesh = rank_mesh(plan::derive(layout, model).mesh);
+  const ToySteps steps(model, layout, mesh->place(),
+                       layout.batch_sizes.sequences * layout.data_ranks() * training.micro_batches);
   const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
-  engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt,
+  engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train}, std::nullopt,
                           {.replay = training.replay, .guard = training.replay && step::kAddressSanitizer});
   session.initialise(3);
   session.set_progress(training.start);
@@ -247,13 +245,13 @@ inline Trained train(const models::Model& model, plan::Layout layout, const Trai
 
 // Trains one rank with the same sequences in `alone`, and expects the losses, clip coefficients, initial values and
 // trained states of `cut` on every rank. Returns the states.
-inline Tensors expect_one_ranks_training(const models::Model& one, plan::Layout alone, std::int64_t batch_size,
+inline Tensors expect_one_ranks_training(const models::Model& one, plan::LayoutChoices alone, std::int64_t batch_size,
                                          const Trained& cut, const std::string& text) {
   Trained whole = on_one_rank([&] {
     const auto self = comm::make_self_mesh();
-    const ToySteps steps(alone, self->place(), batch_size);
+    const ToySteps steps(one, alone, self->place(), batch_size);
     const auto device = rank_device();
-    engine::Session session(one, alone, *device, *self, {step::Purpose::train});
+    engine::Session session(one, plan::derive(alone, one), *device, *self, {step::Purpose::train});
     session.initialise(3);
     Trained trained{.before = states_of(session)};
     Training training;

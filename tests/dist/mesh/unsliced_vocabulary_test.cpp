@@ -43,18 +43,18 @@ TEST(UnslicedVocabulary, EvaluatesToTheLossOfOneRank) {
   const models::Model one(whole),
       half(testing::half_of(whole, pair->place().tensor, kRows), nn::with_sequence_parallelism(own));
   const auto loss = [](const models::Model& model, comm::Mesh& mesh) {
-    plan::Layout layout = testing::toy_layout(mesh.sizes(), model);
+    plan::LayoutChoices layout = testing::toy_layout(mesh.sizes(), model);
     if (mesh.sizes().tensor > 1) {
       layout.sequence_parallel = true;
-      plan::set_bounds(layout);
       layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
         seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
         seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
       };
     }
-    const testing::ToySteps steps(layout, mesh.place(), 2);
+    const testing::ToySteps steps(model, layout, mesh.place(), 2);
     const auto device = rank_device();
-    engine::Session session(model, layout, *device, mesh, {step::Purpose::loss}, std::nullopt, {.replay = true});
+    engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::loss}, std::nullopt,
+                            {.replay = true});
     session.initialise(3);
     const auto output = session.enqueue(step::Purpose::loss, steps.input(0));
     session.synchronize();

@@ -238,13 +238,14 @@ TEST(FitCuda, MoreThanTheFreeMemoryIsRejectedBeforeAnythingIsReserved) {
   Problems problems;
   const engine::OpenModel model = engine::open_model(plan::model_of(recipe), recipe.model.path.empty(), problems);
   problems.throw_if_any();
-  const plan::Layout layout = plan::make_layout(recipe, *model.model, 1, DType::bf16, 1, DeviceKind::cuda);
+  const plan::LayoutChoices layout = plan::layout_choices(recipe, *model.model, 1, DType::bf16, 1, DeviceKind::cuda);
   const auto device = engine::make_device({.kind = DeviceKind::cuda}, 1);
   const auto mesh = comm::make_self_mesh();
   const Hog hog(*device, std::int64_t{4} << 30);
   const std::int64_t before = device->memory().used, allocations = device->allocations();
   try {
-    const engine::Session session(*model.model, layout, *device, *mesh, {step::Purpose::train});
+    const engine::Session session(*model.model, plan::derive(layout, *model.model), *device, *mesh,
+                                  {step::Purpose::train});
     FAIL() << "the session was not rejected";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::does_not_fit) << error.what();

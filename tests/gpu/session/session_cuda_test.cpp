@@ -127,16 +127,16 @@ Curve curve(const engine::RankDevice& place, testing::LayoutOptions options, int
             const std::shared_ptr<const optim::Optimizer>& optimizer = optim::make_adamw(),
             const models::ModelDescription& description = small_llama()) {
   const models::Model model(description);
-  plan::Layout layout = testing::make_test_layout(options, model);
+  plan::LayoutChoices layout = testing::make_test_layout(options, model);
   layout.device = place.kind;
   layout.optimizer = optimizer;
   layout.reduce_dtype = plan::default_reduce_dtype(place.kind, layout.compute);
   const auto device = engine::make_device(place, 1);
   const auto mesh = comm::make_self_mesh();
-  engine::prepare_gemms(model, layout, *device);
-  engine::Session session(model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss}, std::nullopt,
-                          checks);
-  testing::Steps run(session, layout);
+  engine::prepare_gemms(model, plan::derive(layout, model), *device);
+  engine::Session session(model, plan::derive(layout, model), *device, *mesh,
+                          {step::Purpose::train, step::Purpose::loss}, std::nullopt, checks);
+  testing::Steps run(session);
   Curve out;
   const std::int64_t before = device->allocations();
   for (int step = 0; step < steps; ++step) out.losses.push_back(run.run(step::Purpose::train));
@@ -217,11 +217,13 @@ TEST(SessionCuda, EveryStepEqualsItsPlanItemByItem) {
 
 TEST(SessionCuda, ASessionThatDoesNotFitIsRejectedBeforeAnythingIsReserved) {
   const models::Model model(testing::llama_description({}));
-  plan::Layout layout = testing::make_test_layout({}, model);
+  plan::LayoutChoices layout = testing::make_test_layout({}, model);
   layout.device = DeviceKind::cuda;
   const auto device = engine::make_device(kGpu, 1);
   const auto mesh = comm::make_self_mesh();
-  EXPECT_THROW(engine::Session(model, layout, *device, *mesh, {step::Purpose::train}, Bytes(1 << 20)), Error);
+  EXPECT_THROW(
+      engine::Session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train}, Bytes(1 << 20)),
+      Error);
   EXPECT_EQ(device->allocations(), 0);
 }
 
@@ -248,12 +250,13 @@ TEST(SessionCuda, CheckpointsOfOneDeviceLoadOnTheOther) {
     std::string folder;
     std::vector<double> losses;
     for (const engine::RankDevice& place : {from, to}) {
-      plan::Layout layout = testing::make_test_layout({}, model);
+      plan::LayoutChoices layout = testing::make_test_layout({}, model);
       layout.device = place.kind;
       const auto device = engine::make_device(place, 1);
       const auto mesh = comm::make_self_mesh();
-      engine::Session session(model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss});
-      testing::Steps steps(session, layout);
+      engine::Session session(model, plan::derive(layout, model), *device, *mesh,
+                              {step::Purpose::train, step::Purpose::loss});
+      testing::Steps steps(session);
       if (folder.empty()) {
         for (int step = 0; step < 3; ++step) steps.run(step::Purpose::train);
         saved = contents(session);
@@ -276,15 +279,15 @@ TEST(SessionCuda, CheckpointsOfOneDeviceLoadOnTheOther) {
 TEST(SessionCuda, ASnapshotHoldsTheStepItWasTakenAt) {
   const models::Model model(testing::llama_description(
       {.width = 1024, .heads = 16, .kv_heads = 8, .head_dim = 64, .inner = 2816, .vocabulary = 4096, .blocks = 8}));
-  plan::Layout layout = testing::make_test_layout({}, model);
+  plan::LayoutChoices layout = testing::make_test_layout({}, model);
   layout.device = DeviceKind::cuda;
   layout.deterministic = true;
   const auto device = engine::make_device(kGpu, 1);
   const auto mesh = comm::make_self_mesh();
   std::vector<std::map<std::string, std::vector<float>>> after;
   for (const bool beside : {false, true}) {
-    engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
-    testing::Steps steps(session, layout);
+    engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train});
+    testing::Steps steps(session);
     std::optional<train::Snapshot> snapshot;
     if (beside) snapshot.emplace(session);
     for (int step = 0; step < 4; ++step) {
