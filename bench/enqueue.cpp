@@ -102,7 +102,8 @@ plan::LayoutChoices layout_of(const Case& one, const models::Model& model, Devic
 step::StepInput input_of(const plan::LayoutChoices& layout, const models::Model& model) {
   const std::int64_t batch = layout.batch_sizes.sequences * layout.micro_batches * layout.data_ranks();
   const batches::BatchLoader loader(
-      profile::synthetic_sequences({}, batch, layout.batch_sizes.sequence_length, 1, model.vocabulary()), layout.batch,
+      profile::synthetic_sequences({}, batch, layout.batch_sizes.sequence_length, 1, model.vocabulary()),
+      plan::derive(layout, model).batch,
       {.data_rank = 0, .data_ranks = layout.data_ranks(), .context_rank = 0, .context_ranks = layout.mesh.context},
       {.global_batch_size = batch, .shuffle = false});
   step::StepInput input{.record = {.learning_rate = 1e-5F, .step = 1, .inverse_targets = 1e-4F}};

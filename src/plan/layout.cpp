@@ -89,7 +89,7 @@ Layout derive(LayoutChoices choices, const models::Model& model) {
   mesh.interleaved = choices.partition.chunks() > choices.partition.stages;
   mesh.tied = models::tied_stages(model, choices.partition);
   if (choices.policies.empty()) choices.policies.resize(static_cast<std::size_t>(model.layers()));
-  Layout layout{std::move(choices)};
+  Layout layout(std::move(choices));
   const int row_parts = layout.sequence_parallel ? layout.mesh.tensor : 1;
   layout.batch = shape_of(layout, model, row_parts);
   layout.bounds = bounds_of(layout.batch, row_parts);
@@ -239,8 +239,8 @@ LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, c
   if (split.mesh.pipeline > 1) choices.forward_micro_batches = kForwardPerStage * split.mesh.pipeline;
   choices.compute = compute;
   choices.threads = threads;
-  choices.batch_sizes = batches::batch_sizes(packing_of(recipe.data), recipe.train.micro_batch_size,
-                                             split.mesh.context, p.context_chunks);
+  choices.batch_sizes = batches::batch_sizes(packing_of(recipe.data), recipe.train.micro_batch_size, split.mesh.context,
+                                             p.context_chunks);
   if (device == DeviceKind::cuda && choices.batch_sizes.context > 1) choices.head_groups = kCudaHeadGroups;
   choices.micro_batches = static_cast<int>(std::max<std::int64_t>(
       1, ceil_div(recipe.train.global_batch_size, choices.data_ranks() * choices.batch_sizes.sequences)));
@@ -257,11 +257,11 @@ LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, c
     decays.push_back(group.weight_decay.value_or(recipe.optimizer.weight_decay));
   }
   choices.optimizer = optim::make_adamw({.beta1 = recipe.optimizer.beta1,
-                                        .beta2 = recipe.optimizer.beta2,
-                                        .epsilon = recipe.optimizer.epsilon,
-                                        .weight_decay = recipe.optimizer.weight_decay,
-                                        .groups = static_cast<int>(decays.size()),
-                                        .group_decays = decays});
+                                         .beta2 = recipe.optimizer.beta2,
+                                         .epsilon = recipe.optimizer.epsilon,
+                                         .weight_decay = recipe.optimizer.weight_decay,
+                                         .groups = static_cast<int>(decays.size()),
+                                         .group_decays = decays});
   choices.gradient_clip = recipe.optimizer.gradient_clip;
   choices.seed = recipe.train.seed;
   choices.deterministic = deterministic_of(recipe, device);

@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "batches/micro_batch.h"
@@ -46,7 +47,7 @@ struct Schedule {
   // The passes of a stage, for any number of micro-batches: the forecast also plans shorter steps than the run's. If
   // there is no function, micro-batches run in groups (step::grouped_passes).
   std::function<std::vector<step::Pass>(int stage, int micro_batches)> passes;
-  int group = 1;  // micro-batches of a group: forward of all precedes backward of the first
+  int group = 1;                // micro-batches of a group: forward of all precedes backward of the first
   bool delays_weights = false;  // weight gradients are passes of their own in all blocks (nn::SavePolicy)
 
   std::vector<step::Pass> of_stage(const models::Partition& partition, int stage, int micro_batches) const;
@@ -117,9 +118,11 @@ struct LayoutChoices : Split {
   int data_ranks() const { return mesh.shard * mesh.replicate; }  // ranks with sequences of their own
 };
 
-// The choices, completed (Split::mesh, policies), and what follows from them. Only derive() and the functions of special
-// steps below make one; to change a choice, change LayoutChoices and derive again.
+// The choices, completed (Split::mesh, policies), and what follows from them. Only derive() makes one, and the functions
+// of special steps below change it; to change a choice, change LayoutChoices and derive again.
 struct Layout : LayoutChoices {
+  Layout() = default;  // of no model yet
+
   batches::BatchShape batch;  // `batch_sizes`, with the model's masks, tables and labels, and padding of rows
   step::BatchBounds bounds;   // of the buffers of a micro-batch
   // Of the steps that calibrating(), verified() and of_refused_steps() return.
@@ -128,6 +131,10 @@ struct Layout : LayoutChoices {
   bool runs_refused = false;
 
   double row_bound() const { return runs_refused ? expert_row_fallback : expert_row_bound; }
+
+ private:
+  friend Layout derive(LayoutChoices choices, const models::Model& model);
+  explicit Layout(LayoutChoices choices) : LayoutChoices(std::move(choices)) {}
 };
 
 // The layout of these choices, for a rank with this model.

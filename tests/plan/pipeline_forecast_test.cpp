@@ -42,7 +42,7 @@ Recipe recipe_of(int stages, int micro_batches, int data_ranks = 1) {
 }
 
 plan::CompleteChoices one_forward_one_backward(const Partition& partition) {
-  return [=](plan::LayoutChoices& layout, const models::Model& model) {
+  return [=](plan::LayoutChoices& layout, const models::Model&) {
     layout.partition = partition;
     layout.schedule.passes = testing::one_forward_one_backward_of(partition.stages);
   };
@@ -209,7 +209,7 @@ TEST(PipelineForecast, StagesThatDoNotMatchAreRejected) {
   const models::Model model = model_of(2);
   const Recipe recipe = recipe_of(2, 2);
   using enum step::Pass::Kind;
-  const plan::CompleteChoices swapped = [](plan::LayoutChoices& layout, const models::Model& of) {
+  const plan::CompleteChoices swapped = [](plan::LayoutChoices& layout, const models::Model&) {
     layout.partition = {.stages = 2, .ends = {1, 2}};
     layout.schedule.passes = [](int stage, int) -> std::vector<step::Pass> {
       const int first = stage, second = 1 - stage;

@@ -69,8 +69,7 @@ TEST(ContextParts, NameTheirHeadsAndRows) {
   const int world = the_world->size();
   if (world == 1 || world > 4) return;
   // Layers of three masks; dropout of probabilities needs the row ids of all ranks.
-  models::ModelDescription description = testing::toy_description();
-  description.blocks.resize(3, description.blocks.front());
+  models::ModelDescription description = testing::toy_description(true, 3);
   description.blocks[1].attention.causal = false;
   description.blocks[2].attention.window = 9;
   for (models::BlockDescription& block : description.blocks) block.attention.dropout = 0.1;

@@ -70,10 +70,10 @@ TEST(Head, TheRestTrainsWithAFrozenBias) {
 // The logits of two passes over one token each, with a bias of random numbers.
 std::vector<float> logits_of(const models::Model& model, const generate::Ranks& ranks) {
   const auto device = rank_device();
-  const plan::LayoutChoices layout =
+  const plan::Layout layout =
       generate::pass_layouts({}, model, {.sequences = 1, .positions = 4}, 1, device->kind(), ranks).front();
   const auto mesh = ranks.world == nullptr ? comm::make_self_mesh() : rank_mesh(layout.mesh);
-  engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::logits});
+  engine::Session session(model, layout, *device, *mesh, {step::Purpose::logits});
   session.initialise(3);
   const models::ParamPlace& place = model.head_params().back();
   const nn::Param& bias = model.flat(place.flat).params()[static_cast<std::size_t>(place.index)];

@@ -305,7 +305,8 @@ TEST(Optimizer, UpdatesOfEachKindOfStepWaitForACopy) {
   const auto mesh = rank_mesh(layout.mesh);
   const testing::ToySteps steps(model, layout, mesh->place(), 2LL * layout.data_ranks());
   const auto device = rank_device();
-  engine::Session session(model, {{step::Purpose::train, layout}, {step::Purpose::train, layout}}, *device, *mesh);
+  const engine::StepConfig config{.purpose = step::Purpose::train, .layout = plan::derive(layout, model)};
+  engine::Session session(model, {config, config}, *device, *mesh);
   session.initialise(3);
   const auto copies = device->make_stream("copies");
   for (const std::size_t kind : {1u, 0u, 1u}) {
