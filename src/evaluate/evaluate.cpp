@@ -70,10 +70,8 @@ bool reports_router_loss(const models::Model& model) {
                              [](const models::BlockDescription& block) { return block.moe && block.moe->reported; });
 }
 
-// The loss of routers is one of all tokens together: a step of gradients gets the statistics of the steps of losses.
 step::Purpose purpose_of(bool gradient_norms, const models::Model& model) {
-  if (!gradient_norms) return step::Purpose::loss;
-  return reports_router_loss(model) ? step::Purpose::gradient_norms_of_part : step::Purpose::gradient_norms;
+  return gradient_norms ? gradient_purpose(model) : step::Purpose::loss;
 }
 
 void expect_unchanged(const OpenEvaluation& input) {
@@ -170,6 +168,10 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
   plan::check_capacity(recipe, model, layout, purpose_of(request.gradient_norms, model),
                        "a shorter --sequence-length, or more --ranks", machine, plan::target_of(request.device.kind));
   return input;
+}
+
+step::Purpose gradient_purpose(const models::Model& model) {
+  return reports_router_loss(model) ? step::Purpose::gradient_norms_of_part : step::Purpose::gradient_norms;
 }
 
 Evaluation evaluate(const EvaluateRequest& request, comm::World* world,

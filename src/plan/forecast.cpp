@@ -94,9 +94,8 @@ Layout Forecaster::layout_of(const Recipe& recipe, const Candidate& candidate) c
 }
 
 Layout Forecaster::layout_of(const Recipe& recipe, const Candidate& candidate, const models::Model& model) const {
-  LayoutChoices choices =
-      layout_choices(recipe, model, candidate.split, compute_dtype(recipe.precision, target_), threads_,
-                     target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
+  LayoutChoices choices = layout_choices(recipe, model, candidate.split, compute_dtype(recipe.precision, target_),
+                                         threads_, target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
   apply(candidate, model, choices);
   if (choices_.complete) choices_.complete(choices, model);
   return derive(std::move(choices), model);

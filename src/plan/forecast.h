@@ -109,7 +109,7 @@ using CompleteChoices = std::function<void(LayoutChoices&, const models::Model&)
 struct Choices {
   // How ranks divide the model. Null: split_of the recipe.
   std::function<Split(const Recipe&, int world)> split;
-  ModelOf model;            // null: same_on_all_ranks
+  ModelOf model;             // null: same_on_all_ranks
   CompleteChoices complete;  // null: nothing
   // What is varied besides keys, by suggestions() and, if checkpointing is auto, by forecast(): offload of the blocks'
   // activations (BlockPolicy::offload); the state in host memory (StatePlace::host); state and weights there

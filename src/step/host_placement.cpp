@@ -1,7 +1,5 @@
 #include "step/host_placement.h"
 
-#include "base/error.h"
-
 namespace hawser::step {
 
 bool HostPlacement::streams(const models::Model& model, int flat) const {

@@ -72,7 +72,7 @@ TEST_P(Adapters, LossAndGradientsEqualPeft) {
   request.gradient_norms = true;
   std::map<std::string, std::vector<double>> projections;
   const evaluate::Evaluation result = evaluate::evaluate(request, nullptr, [&](engine::Session& session) {
-    projections = testing::gradient_projections(session, step::Purpose::gradient_norms,
+    projections = testing::gradient_projections(session, evaluate::gradient_purpose(session.model()),
                                                 [](const std::string& name) { return models::peft_name(name, ""); });
   });
   EXPECT_EQ(result.tokens, expected.at("tokens").get<std::int64_t>());

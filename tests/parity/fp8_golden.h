@@ -52,7 +52,7 @@ inline void expect_fp8_follows_transformers(const std::filesystem::path& folder,
   input->layout = plan::derive(choices, *input->open.model);
   std::map<std::string, std::vector<double>> projections;
   const double loss = evaluate::evaluate(*input, nullptr, [&](engine::Session& session) {
-                        projections = gradient_projections(session, step::Purpose::gradient_norms);
+                        projections = gradient_projections(session, evaluate::gradient_purpose(session.model()));
                       }).loss;
   double distance = 0, whole = 0;
   for (const auto& [tensor, reference] : expected.at("projections").items()) {

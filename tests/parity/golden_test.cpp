@@ -20,7 +20,7 @@ TEST_P(Golden, LossAndGradientsEqualTransformers) {
                                     .gradient_norms = true};
   std::map<std::string, std::vector<double>> projections;
   const evaluate::Evaluation result = evaluate::evaluate(request, nullptr, [&](engine::Session& session) {
-    projections = testing::gradient_projections(session, step::Purpose::gradient_norms);
+    projections = testing::gradient_projections(session, evaluate::gradient_purpose(session.model()));
   });
   EXPECT_EQ(result.tokens, expected["tokens"].get<std::int64_t>());
   const double loss = expected["loss"];

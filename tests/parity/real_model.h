@@ -35,7 +35,7 @@ class RealModelTest : public ::testing::Test {
     request.recipe.memory.activation_checkpointing = Checkpointing::selective;  // saves 3 GiB
     std::map<std::string, std::vector<double>> projections;
     const evaluate::Evaluation result = evaluate::evaluate(request, nullptr, [&](engine::Session& session) {
-      projections = gradient_projections(session, step::Purpose::gradient_norms);
+      projections = gradient_projections(session, evaluate::gradient_purpose(session.model()));
     });
     EXPECT_EQ(result.tokens, expected_["tokens"].get<std::int64_t>());
     EXPECT_NEAR(result.loss, expected_["loss"].get<double>(), 1e-4);

@@ -59,7 +59,7 @@ TEST(SessionCuda, LossAndGradientsInFloat32EqualTransformers) {
     evaluate::EvaluateRequest request = request_of(name, ComputePrecision::float32, kGpu);
     std::map<std::string, std::vector<double>> projections;
     const evaluate::Evaluation result = evaluate::evaluate(request, nullptr, [&](engine::Session& session) {
-      projections = testing::gradient_projections(session, step::Purpose::gradient_norms);
+      projections = testing::gradient_projections(session, evaluate::gradient_purpose(session.model()));
     });
     EXPECT_EQ(result.tokens, expected["tokens"].get<std::int64_t>());
     ASSERT_FALSE(result.notes.empty());
