@@ -71,8 +71,8 @@ struct OpenEvaluation {
 // nullopt if there is one. Otherwise throws Error(does_not_fit) if a rank needs more memory than it may use.
 std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& request, int rank, int ranks, Problems& problems);
 
-// The kind of step whose gradients an evaluation of this model has. The loss of routers is one of all tokens together: its
-// step gets the statistics of the steps that compute losses.
+// The kind of step whose gradients an evaluation of this model has. The loss of routers is one of all tokens together:
+// the step of gradients gets the statistics of the steps of losses.
 step::Purpose gradient_purpose(const models::Model& model);
 
 // `world` null: single process. Every rank calls it and gets the same result. UserError if the loss is not finite.

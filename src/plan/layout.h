@@ -1,7 +1,8 @@
 // `LayoutChoices`, `Layout`: all settings that determine a rank's step, independent of a device. `LayoutChoices` are
 // chosen, by a recipe, the planner or a test. `derive` computes from them and the model what follows, once.
 //
-// A recipe of two sequences of 4096 tokens a step, on two ranks that share each sequence (context parallelism):
+// A recipe of two sequences of 4096 tokens a step (data.pack: chunks), on two ranks that share each sequence (context
+// parallelism):
 //
 //   LayoutChoices choices = layout_choices(recipe, model, /*world=*/2, DType::bf16, threads, DeviceKind::cuda);
 //     // chosen: mesh.context 2; batch_sizes of 1 sequence and 2 chunks for each rank; micro_batches 2; ...
@@ -72,8 +73,7 @@ struct CachedPass {
   std::int64_t positions = 1;   // the most tokens of a sequence
 };
 
-// What a recipe, the planner or a test chooses of a rank's step. Nothing here follows from another field, and fields
-// may be set in any order.
+// What a recipe, the planner or a test chooses of a rank's step. Fields may be set in any order.
 struct LayoutChoices : Split {
   DeviceKind device = DeviceKind::cpu;  // the device it is planned for, or runs on
   int threads = 1;                      // CPU threads of the compute stream
@@ -118,14 +118,14 @@ struct LayoutChoices : Split {
   int data_ranks() const { return mesh.shard * mesh.replicate; }  // ranks with sequences of their own
 };
 
-// The choices, completed (Split::mesh, policies), and what follows from them. Only derive() makes one, and the functions
-// of special steps below change it; to change a choice, change LayoutChoices and derive again.
+// The choices, completed (Split::mesh, policies), and what follows from them. Only derive() makes one, and only
+// calibrating(), verified() and of_refused_steps() change one. To change a choice, change LayoutChoices and derive again.
 struct Layout : LayoutChoices {
   Layout() = default;  // of no model yet
 
   batches::BatchShape batch;  // `batch_sizes`, with the model's masks, tables and labels, and padding of rows
   step::BatchBounds bounds;   // of the buffers of a micro-batch
-  // Of the steps that calibrating(), verified() and of_refused_steps() return.
+  // Of the layouts that calibrating(), verified() and of_refused_steps() return.
   bool calibrates = false;  // step::ExecutorSetup::calibrates
   step::Verification verification = step::Verification::none;
   bool runs_refused = false;

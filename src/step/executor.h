@@ -99,7 +99,7 @@ struct StepOutput {
   // may look much later, and at several steps at once.
   std::shared_ptr<std::chrono::steady_clock::time_point> reached =
       std::make_shared<std::chrono::steady_clock::time_point>();
-  // If measures_gradients(purpose): the gradient norm of each tensor of models::hf_tensors(this rank's model), of which other
+  // If measures_gradients(): the gradient norm of each tensor of models::hf_tensors(this rank's model), of which other
   // ranks may have slices; 0 if it is frozen. Other expert ranks have other tensors: engine::gradient_norms has all.
   // With Verification::reference those of the reference gradient, before clipping and times the loss scale, and with
   // Verification::comparison those of the difference.

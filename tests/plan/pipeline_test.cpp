@@ -408,8 +408,8 @@ TEST(PipelinePlan, RejectsPartitionsThatDoNotCoverTheModel) {
   EXPECT_THROW(check({.stages = 2, .ends = {2, 1}}), InternalError);
   EXPECT_THROW(check({.stages = 2}), InternalError);
   plan::LayoutChoices layout = testing::make_test_layout({}, model);
-  layout.partition = {.stages = 2, .ends = {1, 2}};  // but not the mesh
-  EXPECT_NE(rejection(model, layout).find("a mesh of 1 pipeline stages"), std::string::npos);
+  layout.mesh.pipeline = 2;  // without a partition
+  EXPECT_NE(rejection(model, layout).find("a mesh of 2 pipeline stages for a model over 1"), std::string::npos);
 }
 
 // With one wait removed, more than a third of the plans are rejected; the others are still safe, because another wait
