@@ -1,6 +1,6 @@
 // A model whose parameters have domains that do not fit the mesh is rejected before anything runs. One rank plans.
-#include "support/tensor_parallel.h"
 #include "support/pieces_exchange.h"
+#include "support/tensor_parallel.h"
 #include "support/toy_slices.h"
 #include "toy_training.h"
 

@@ -10,8 +10,8 @@
 #include "models/weights.h"
 #include "nn/testing/context.h"
 #include "ops/moe/router.h"
-#include "support/tensor_parallel.h"
 #include "support/pieces_exchange.h"
+#include "support/tensor_parallel.h"
 #include "support/toy_slices.h"
 #include "toy_training.h"
 

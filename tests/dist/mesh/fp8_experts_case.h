@@ -7,8 +7,8 @@
 
 #include "engine/fp8_exclusions.h"
 #include "nn/precision/fp8_scaling.h"
-#include "support/tensor_parallel.h"
 #include "support/pieces_exchange.h"
+#include "support/tensor_parallel.h"
 #include "support/toy_slices.h"
 #include "toy_training.h"
 

@@ -5,9 +5,9 @@
 #include "engine/gradient_norms.h"
 #include "mesh_case.h"
 #include "ops/moe/router.h"
+#include "support/pieces_exchange.h"
 #include "support/pipeline.h"
 #include "support/tensor_parallel.h"
-#include "support/pieces_exchange.h"
 #include "support/toy_slices.h"
 #include "toy_training.h"
 
