@@ -97,7 +97,8 @@ std::vector<std::string> Ended::lines() const {
   std::vector<std::string> out_lines;
   std::istringstream in(err);
   for (std::string line; std::getline(in, line);) {
-    if (line.starts_with("hawser: ")) out_lines.push_back(line);
+    const bool busy_machine = line.find(": slow steps: ") != std::string::npos;
+    if (line.starts_with("hawser: ") && !busy_machine) out_lines.push_back(line);
   }
   return out_lines;
 }

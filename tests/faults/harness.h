@@ -35,7 +35,8 @@ struct Ended {
   int code = -1;       // 1000 + signal if it was killed
   double seconds = 0;  // from the call of wait()
   std::string out, err;
-  std::vector<std::string> lines() const;  // lines of err that begin with "hawser: "
+  // Lines of err that begin with "hawser: ", but those of the rule that finds slow steps, as on a busy machine.
+  std::vector<std::string> lines() const;
 };
 
 // `hawser fit recipe.yaml ...` in a workplace, as a process of its own. The destructor kills what is left of it.

@@ -223,7 +223,7 @@ TEST(Interrupt, OfACommandThatSavesNothingEndsIt) {
       const Workplace place;
       Fit going(place, Fit::Command{.words = {"bench", "step", "--model", "model.json", "--sequence-length", "64",
                                               "--steps", "1000000", "--ranks", ranks}});
-      pause_ms(700);
+      pause_ms(static_cast<int>(1000 * patient(0.7)));
       kill(going.pid(), signal);
       const Ended ended = going.wait(20);
       EXPECT_EQ(ended.code, 130) << ended.err;
