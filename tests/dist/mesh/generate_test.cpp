@@ -21,8 +21,6 @@ using generate::Answer;
 using generate::Ranks;
 using namespace testing::generation;
 
-constexpr const char* kSkip = "mesh_2 and mesh_4 run it";
-
 // More prompts than slots, so that some begin while others run.
 std::optional<generate::OpenGeneration> open_prompts(const std::string& name, const Held* held,
                                                      const generate::Sampling& sampling,
@@ -65,7 +63,6 @@ std::vector<Answer> answers_of_one_rank(const F& answers) {
 }
 
 TEST(Generate, AnswersOverRanksAreThoseOfOne) {
-  if (all_of(the_world->size()).empty()) GTEST_SKIP() << kSkip;
   const generate::Sampling greedy, sampled{.temperature = 0.9, .top_k = 40, .top_p = 0.95, .seed = 11};
   for (const std::string name : {"gqa", "mqa", "tied"}) {
     for (const generate::Sampling& sampling : {greedy, sampled}) {
@@ -91,7 +88,6 @@ TEST(Generate, AnswersOverRanksAreThoseOfOne) {
 // A listener ends the generation on every rank. The ranks are in step afterwards, and slots have what earlier answers
 // have left.
 TEST(Generate, AnswersFollowAnInterruptedGeneration) {
-  if (all_of(the_world->size()).empty()) GTEST_SKIP() << kSkip;
   for (const Held& held : all_of(the_world->size())) {
     const std::vector<Answer> expected = answers_of_one_rank([] {
       auto whole = open_prompts("gqa", nullptr, {}, {});
@@ -119,7 +115,6 @@ TEST(Generate, AnswersFollowAnInterruptedGeneration) {
 
 // Each pass is the planned one, and its logits are those of one rank; without tensor ranks not a bit differs.
 TEST(Generate, LogitsAreThoseOfOneRank) {
-  if (all_of(the_world->size()).empty()) GTEST_SKIP() << kSkip;
   const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
   const generate::CacheSize size{.sequences = 2, .positions = 310};
   generate::Prompt two_chunks;
@@ -238,7 +233,6 @@ TEST(Generate, AllRanksRejectWhatDoesNotFitOne) {
 
 // A rank has the cache of its heads.
 TEST(Generate, TheCacheIsDividedByHeads) {
-  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
   const models::ModelDescription whole = testing::toy_description(true, 5);
   const auto cache_bytes = [&](int tensor) {
     const models::Model model(testing::part_of(whole, 0, tensor, {.vocabulary = true}),
@@ -257,7 +251,6 @@ TEST(Generate, TheCacheIsDividedByHeads) {
 
 // Decoder runs no pass again, and all ranks have logits.
 TEST(Generate, RefusedPassesAndPipelineStagesAreRejected) {
-  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
   const models::Model model(testing::toy_description(true));
   const plan::Layout layout =
       generate::pass_layouts({}, model, {}, 1, DeviceKind::cpu, {.mesh = {.shard = 2, .expert = 2}}).front();
