@@ -1,6 +1,6 @@
 // Benchmark of the CUDA ops at Llama-3.1-8B's shapes (16,384 tokens), relative to a copy measured in the same run.
 //
-//   ninja bench_ops_cuda && ./bench_ops_cuda [part of a line's name] [file for the chosen GEMM algorithms]
+//   ninja bench_ops_cuda && ./bench_ops_cuda [matrix of a line's name] [file for the chosen GEMM algorithms]
 //
 // Data is random. Memory-bound lines are medians of groups of back-to-back runs, as in a step; each run moves far more
 // data than the cache holds. Bytes are the minimum for the formula: each input and output once. GEMM lines compare
@@ -26,7 +26,7 @@
 #include "ops/loss/linear_cross_entropy.h"
 #include "ops/loss/softmax_cuda.h"
 #include "ops/norm/rms_norm.h"
-#include "ops/quantize/parts.h"
+#include "ops/quantize/matrices.h"
 #include "ops/quantize/quantize.h"
 #include "ops/quantize/quantize_blocks.h"
 #include "ops/reduce/sum_squares.h"
@@ -106,8 +106,8 @@ double d(std::int64_t n) {
 void copies(Bench& b) {
   const Copy whole{.x = b.normal(DType::bf16, {1 << 19, 1024}), .y = b.empty(DType::bf16, {1 << 19, 1024})};
   b.memory("copy, 1 GiB", 2 * d(whole.x.bytes()), [&] { copy(b.stream(), whole); });
-  const Copy part{.x = b.normal(DType::bf16, {kT, kQkv}).columns(0, kC), .y = b.empty(DType::bf16, {kT, kC})};
-  b.memory("copy of columns", 2 * d(part.y.bytes()), [&] { copy(b.stream(), part); });
+  const Copy matrix{.x = b.normal(DType::bf16, {kT, kQkv}).columns(0, kC), .y = b.empty(DType::bf16, {kT, kC})};
+  b.memory("copy of columns", 2 * d(matrix.y.bytes()), [&] { copy(b.stream(), matrix); });
   const Cast narrow{.x = b.normal(DType::f32, {kT, kC}), .y = b.empty(DType::bf16, {kT, kC})};
   b.memory("cast float32 to bf16", 6 * d(kT * kC), [&] { cast(b.stream(), narrow); });
   const Fill zero{.y = b.empty(DType::f32, {kT, kC}), .value = 1};
@@ -244,26 +244,27 @@ void fp8_weights(Bench& b) {
   const std::int64_t n = std::int64_t{1} << 28;
   for (const std::int64_t count : {1, 256}) {
     const std::int64_t size = n / count;
-    const std::vector<EqualParts> parts{{.begin = 0, .size = size, .count = count}};
+    const std::vector<EqualMatrices> matrices{{.begin = 0, .size = size, .count = count}};
     const auto each = [&](const auto& body) {
       for (std::int64_t i = 0; i < count; ++i) body(i, i * size);
     };
     const auto weights = [&] { return b.normal(DType::f32, {n}, 0.02); };
-    const AmaxOfParts amaxes{.x = weights(), .amax = b.empty(DType::f32, {count}), .parts = parts};
-    b.memory(cat("fp8 amax of ", count, " parts"), 4 * d(n), [&] { amax_of_parts(b.stream(), amaxes); });
+    const AmaxOfMatrices amaxes{.x = weights(), .amax = b.empty(DType::f32, {count}), .matrices = matrices};
+    b.memory(cat("fp8 amax of ", count, " matrices"), 4 * d(n), [&] { amax_of_matrices(b.stream(), amaxes); });
     const TensorView x = weights(), amax_of_one = b.empty(DType::f32, {count});
-    b.memory(cat("fp8 amax of ", count, " parts, one by one"), 4 * d(n), [&] {
+    b.memory(cat("fp8 amax of ", count, " matrices, one by one"), 4 * d(n), [&] {
       each([&](std::int64_t i, std::int64_t at) {
         amax(b.stream(), {.x = x.rows(at, size), .out = amax_of_one.rows(i, 1)});
       });
     });
     const TensorView scales = b.empty(DType::f32, {count});
     fill(b.stream(), {.y = scales, .value = 0.001});
-    const QuantizeParts rounded{.x = weights(), .scales = scales, .q = b.empty(DType::f8e4m3, {n}), .parts = parts};
-    b.memory(cat("fp8 quantize ", count, " parts"), 5 * d(n), [&] { quantize_parts(b.stream(), rounded); });
+    const QuantizeMatrices rounded{
+        .x = weights(), .scales = scales, .q = b.empty(DType::f8e4m3, {n}), .matrices = matrices};
+    b.memory(cat("fp8 quantize ", count, " matrices"), 5 * d(n), [&] { quantize_matrices(b.stream(), rounded); });
     const TensorView y = weights(), q = b.empty(DType::f8e4m3, {n}), scale_of_one = b.empty(DType::f32, {count});
     fill(b.stream(), {.y = scale_of_one, .value = 0.001});
-    b.memory(cat("fp8 quantize ", count, " parts, one by one"), 5 * d(n), [&] {
+    b.memory(cat("fp8 quantize ", count, " matrices, one by one"), 5 * d(n), [&] {
       each([&](std::int64_t i, std::int64_t at) {
         quantize(b.stream(), {.x = y.rows(at, size).reshape({size / 64, 64}),
                               .scale = scale_of_one.rows(i, 1),
@@ -277,14 +278,15 @@ void fp8_weights(Bench& b) {
                  .exp_avg_sq = b.empty(DType::f32, {n}),
                  .hyper = b.normal(DType::f32, {kAdamHyperFields}),
                  .weight_decay = 0.1};
-      if (records) args.amax = b.empty(DType::f32, {count}), args.parts = parts;
+      if (records) args.amax = b.empty(DType::f32, {count}), args.matrices = matrices;
       fill(b.stream(), {.y = args.exp_avg});
       fill(b.stream(), {.y = args.exp_avg_sq});
       fill(b.stream(), {.y = args.hyper, .value = 0.001});
-      b.memory(cat("fp8 adamw, ", count, records ? " parts, with amaxes" : " parts, without amaxes"), 28 * d(n), [&] {
-        if (records) fill(b.stream(), {.y = args.amax});
-        adamw(b.stream(), args);
-      });
+      b.memory(cat("fp8 adamw, ", count, records ? " matrices, with amaxes" : " matrices, without amaxes"), 28 * d(n),
+               [&] {
+                 if (records) fill(b.stream(), {.y = args.amax});
+                 adamw(b.stream(), args);
+               });
     }
   }
 }

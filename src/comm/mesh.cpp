@@ -32,7 +32,8 @@ MeshSizes mesh_sizes(int world, int hybrid_shard_degree, int context) {
   return sizes;
 }
 
-Mesh::Mesh(const MeshSizes& sizes, Rank rank) : sizes_(sizes), rank_(rank), place_(place_of(rank.value(), sizes)) {}
+Mesh::Mesh(const MeshSizes& sizes, Rank rank)
+    : sizes_(sizes), rank_(rank), coordinate_(coordinate_of(rank.value(), sizes)) {}
 Mesh::~Mesh() = default;
 
 Group& Mesh::of(Domain domain, Which sliced) {
@@ -95,13 +96,13 @@ std::vector<std::string> Mesh::compare_offsets(const std::map<std::string, std::
 Group& Mesh::lane(int edge, Direction direction) {
   const auto& lanes = lanes_[static_cast<std::size_t>(direction)];
   HAWSER_CHECK(edge >= 0 && edge < static_cast<int>(lanes.size()) && lanes[static_cast<std::size_t>(edge)] != nullptr,
-               "stage ", place_.pipeline, " is not at pipeline edge ", edge);
+               "stage ", coordinate_.pipeline, " is not at pipeline edge ", edge);
   return *lanes[static_cast<std::size_t>(edge)];
 }
 
 Group& Mesh::tied(int i) {
   HAWSER_CHECK(i >= 0 && i < static_cast<int>(tied_.size()) && tied_[static_cast<std::size_t>(i)] != nullptr, "stage ",
-               place_.pipeline, " does not hold the tied parameters ", i);
+               coordinate_.pipeline, " does not hold the tied parameters ", i);
   return *tied_[static_cast<std::size_t>(i)];
 }
 
@@ -127,7 +128,7 @@ struct Axes {
 // Calls visit(rank, place) for the ranks that differ from a place along these axes alone, in ascending order: tensor
 // innermost, stages outermost.
 template <class Visit>
-void for_each_along(const Axes& axes, const MeshPlace& at, const MeshSizes& sizes, const Visit& visit) {
+void for_each_along(const Axes& axes, const MeshCoordinate& at, const MeshSizes& sizes, const Visit& visit) {
   const auto range = [](bool differs, int here, int size) {
     return differs ? std::pair{0, size} : std::pair{here, here + 1};
   };
@@ -136,7 +137,7 @@ void for_each_along(const Axes& axes, const MeshPlace& at, const MeshSizes& size
   const auto [shard, shards] = range(axes.shard, at.shard, sizes.shard);
   const auto [replicate, replicates] = range(axes.replicate, at.replicate, sizes.replicate);
   const auto [pipeline, pipelines] = range(axes.pipeline, at.pipeline, sizes.pipeline);
-  MeshPlace p;
+  MeshCoordinate p;
   for (p.pipeline = pipeline; p.pipeline < pipelines; ++p.pipeline) {
     for (p.replicate = replicate; p.replicate < replicates; ++p.replicate) {
       for (p.shard = shard; p.shard < shards; ++p.shard) {
@@ -159,23 +160,23 @@ class Partitioner {
   GroupPartition by_key(std::string kind, const Axes& axes, const Key& key) const {
     GroupPartition out{.kind = std::move(kind), .groups = {}};
     if (own_) {
-      const MeshPlace here = place_of(own_->value(), sizes_);
+      const MeshCoordinate here = coordinate_of(own_->value(), sizes_);
       const auto mine = key(here);
       std::vector<int>& ranks = out.groups.emplace_back();
-      for_each_along(axes, here, sizes_, [&](int rank, const MeshPlace& at) {
+      for_each_along(axes, here, sizes_, [&](int rank, const MeshCoordinate& at) {
         if (key(at) == mine) ranks.push_back(rank);
       });
       return out;
     }
-    std::map<decltype(key(MeshPlace())), std::vector<int>> groups;
-    for (int rank = 0; rank < sizes_.world(); ++rank) groups[key(place_of(rank, sizes_))].push_back(rank);
+    std::map<decltype(key(MeshCoordinate())), std::vector<int>> groups;
+    for (int rank = 0; rank < sizes_.world(); ++rank) groups[key(coordinate_of(rank, sizes_))].push_back(rank);
     for (auto& [of, ranks] : groups) out.groups.push_back(std::move(ranks));
     return out;
   }
 
   // Members ascend: tensor innermost, stages outermost.
   GroupPartition along(std::string kind, const Axes& axes) const {
-    return by_key(std::move(kind), axes, [&](MeshPlace at) {
+    return by_key(std::move(kind), axes, [&](MeshCoordinate at) {
       if (axes.tensor) at.tensor = 0;
       if (axes.context) at.context = 0;
       if (axes.shard) at.shard = 0;
@@ -189,8 +190,9 @@ class Partitioner {
   GroupPartition over_stages(std::string kind, const std::vector<int>& stages) const {
     GroupPartition out = along(std::move(kind), {.pipeline = true});
     for (std::vector<int>& ranks : out.groups) {
-      std::erase_if(
-          ranks, [&](int rank) { return std::ranges::find(stages, place_of(rank, sizes_).pipeline) == stages.end(); });
+      std::erase_if(ranks, [&](int rank) {
+        return std::ranges::find(stages, coordinate_of(rank, sizes_).pipeline) == stages.end();
+      });
     }
     return out;
   }
@@ -255,7 +257,7 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
   auto& groups = mesh->groups_;
   groups[Mesh::kContext] = make(divide.along("context", {.context = true}));
   const auto of_context = [&](std::string kind, bool heads) {
-    return divide.by_key(std::move(kind), {.context = true}, [&](const MeshPlace& p) {
+    return divide.by_key(std::move(kind), {.context = true}, [&](const MeshCoordinate& p) {
       const int ring = p.context / sizes.context_heads, head = p.context % sizes.context_heads;
       return std::array{p.pipeline, p.replicate, p.shard, heads ? ring : head, p.tensor};
     });
@@ -275,7 +277,7 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
     groups[Mesh::kTensorShardReduce] = make(all, "/reduce");
   }
   if (sizes.kv_copies > 1) {
-    const GroupPartition same = divide.by_key("kv_shard", folded, [&](MeshPlace at) {
+    const GroupPartition same = divide.by_key("kv_shard", folded, [&](MeshCoordinate at) {
       at.tensor -= at.tensor % sizes.kv_copies;
       if (spans) at.context = at.shard = 0;
       return rank_of(at, sizes);
@@ -285,12 +287,13 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
     groups[Mesh::kKvShardReduce] = make(same, "/reduce");
   }
   // Consecutive ranks of those that experts are folded from have all experts together.
-  groups[Mesh::kExpert] = make(divide.by_key("expert", sizes.expert > 1 ? folded : Axes{}, [&](const MeshPlace& p) {
-    return std::array{p.pipeline, p.replicate, expert_rank(p, sizes) / sizes.expert,
-                      sizes.expert_over_tensor ? 0 : p.tensor};
-  }));
+  groups[Mesh::kExpert] =
+      make(divide.by_key("expert", sizes.expert > 1 ? folded : Axes{}, [&](const MeshCoordinate& p) {
+        return std::array{p.pipeline, p.replicate, expert_rank(p, sizes) / sizes.expert,
+                          sizes.expert_over_tensor ? 0 : p.tensor};
+      }));
   if (sizes.expert > 1) {
-    const GroupPartition same = divide.by_key("expert_shard", folded, [&](const MeshPlace& p) {
+    const GroupPartition same = divide.by_key("expert_shard", folded, [&](const MeshCoordinate& p) {
       return std::array{p.pipeline, p.replicate, expert_part(p, sizes)};
     });
     groups[Mesh::kExpertShard] = make(same);
@@ -303,7 +306,7 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
     const Axes model{.tensor = true, .context = spans, .shard = spans, .pipeline = true};
     groups[Mesh::kModel] = make(divide.along("model", model));
     if (sizes.expert > 1) {
-      groups[Mesh::kExpertModel] = make(divide.by_key("expert_model", model, [&](const MeshPlace& p) {
+      groups[Mesh::kExpertModel] = make(divide.by_key("expert_model", model, [&](const MeshCoordinate& p) {
         return std::array{p.replicate, expert_part(p, sizes)};
       }));
     }

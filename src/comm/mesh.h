@@ -9,7 +9,8 @@
 //   lane(0, forward) 5,13   model 4..7,12..15
 // With MeshSizes{.context = 2, .shard = 4, .expert = 4}, rank 5 has part 1 of four of the experts and is in
 //   expert 4,5,6,7   shard(Domain::expert) 1,5
-// With MeshSizes{.tensor = 2, .shard = 4, .expert = 8, .expert_over_tensor = true}, rank 5 has part 5 of eight and is in
+// With MeshSizes{.tensor = 2, .shard = 4, .expert = 8, .expert_over_tensor = true}, rank 5 has part 5 of eight and is
+// in
 //   expert 0..7   shard(Domain::expert) 5
 // With MeshSizes{.context = 8, .context_heads = 2}, rank 5 is in
 //   context_heads 4,5   context_ring 1,3,5,7
@@ -51,19 +52,19 @@ class Mesh {
   static std::string kind_of(const std::string& group);
 
   const MeshSizes& sizes() const { return sizes_; }
-  const MeshPlace& place() const { return place_; }
+  const MeshCoordinate& coordinate() const { return coordinate_; }
   Rank rank() const { return rank_; }
   Channel* channel() const { return channel_; }  // between all ranks of the run; null: the rank is alone, or on meta
 
-  // The ranks that share one sequence; index = place().context.
+  // The ranks that share one sequence; index = coordinate().context.
   Group& context() { return *groups_[kContext]; }
-  // Of those, the ranks with different heads of the same rows in attention; index = place().context %
+  // Of those, the ranks with different heads of the same rows in attention; index = coordinate().context %
   // MeshSizes::context_heads.
   Group& context_heads() { return *groups_[kContextHeads]; }
-  // And those with the same heads of different rows; index = place().context / MeshSizes::context_heads. Without heads,
-  // context().
+  // And those with the same heads of different rows; index = coordinate().context / MeshSizes::context_heads. Without
+  // heads, context().
   Group& context_ring() { return *groups_[sizes_.context_heads > 1 ? kContextRing : kContext]; }
-  // The ranks that have different slices of a layer's weights; index = place().tensor.
+  // The ranks that have different slices of a layer's weights; index = coordinate().tensor.
   Group& tensor() { return *groups_[kTensor]; }
   // The ranks that have different experts; index = expert_part().
   Group& expert() { return *groups_[kExpert]; }
@@ -161,7 +162,7 @@ class Mesh {
   MeshSizes sizes_;
   Rank rank_;
   Channel* channel_ = nullptr;
-  MeshPlace place_;
+  MeshCoordinate coordinate_;
   std::array<std::unique_ptr<Group>, kGroups> groups_;
   std::array<std::vector<std::unique_ptr<Group>>, 2> lanes_;  // by direction and edge; null: of other stages
   std::vector<std::unique_ptr<Group>> tied_;                  // null: of other stages

@@ -1,4 +1,4 @@
-// `MeshSizes`, `MeshPlace`: the mesh of ranks. `FlatCut`: the even split of a flat buffer over ranks.
+// `MeshSizes`, `MeshCoordinate`: the mesh of ranks.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ struct MeshSizes {
   // different rows: it needs sequence parallelism. `tensor` divides `expert`.
   bool expert_over_tensor = false;
   // Consecutive tensor ranks that have equal slices of the parameters of Domain::kv_copies. Divides tensor. One number
-  // for the model: every attention layer has as many (nn::AttentionConfig::kv_copies), or 1. No key of a recipe says it:
-  // who makes the mesh takes it from the model, max(1, tensor / key-value heads).
+  // for the model: every attention layer has as many (nn::AttentionConfig::kv_copies), or 1. No key of a recipe says
+  // it: who makes the mesh takes it from the model, max(1, tensor / key-value heads).
   int kv_copies = 1;
 
   // Two-dimensional context parallelism (Ulysses x ring): `context_heads` consecutive ranks of a context group have
@@ -58,45 +58,36 @@ struct MeshSizes {
   bool operator==(const MeshSizes&) const = default;
 };
 
-struct MeshPlace {
+struct MeshCoordinate {
   int tensor = 0, context = 0, shard = 0, replicate = 0, pipeline = 0;
 };
 
-inline MeshPlace place_of(int rank, const MeshSizes& sizes) {
-  MeshPlace place;
-  place.tensor = rank % sizes.tensor;
+inline MeshCoordinate coordinate_of(int rank, const MeshSizes& sizes) {
+  MeshCoordinate at;
+  at.tensor = rank % sizes.tensor;
   rank /= sizes.tensor;
-  place.context = rank % sizes.context;
+  at.context = rank % sizes.context;
   rank /= sizes.context;
-  place.shard = rank % sizes.shard;
+  at.shard = rank % sizes.shard;
   rank /= sizes.shard;
-  place.replicate = rank % sizes.replicate;
-  place.pipeline = rank / sizes.replicate;
-  return place;
+  at.replicate = rank % sizes.replicate;
+  at.pipeline = rank / sizes.replicate;
+  return at;
 }
 
-inline int rank_of(const MeshPlace& p, const MeshSizes& s) {
+inline int rank_of(const MeshCoordinate& p, const MeshSizes& s) {
   return p.tensor + s.tensor * (p.context + s.context * (p.shard + s.shard * (p.replicate + s.replicate * p.pipeline)));
 }
 
 // The rank among those that experts are folded from, in [0, MeshSizes::expert_ranks()).
-inline int expert_rank(const MeshPlace& p, const MeshSizes& s) {
+inline int expert_rank(const MeshCoordinate& p, const MeshSizes& s) {
   const int rank = p.context + s.context * p.shard;
   return s.expert_over_tensor ? p.tensor + s.tensor * rank : rank;
 }
 
 // Which part of the experts a rank has, in [0, MeshSizes::expert).
-inline int expert_part(const MeshPlace& p, const MeshSizes& s) {
+inline int expert_part(const MeshCoordinate& p, const MeshSizes& s) {
   return expert_rank(p, s) % s.expert;
 }
-
-// An even split of a flat buffer of `total` elements into `parts`; total is padded to a multiple of `parts`.
-struct FlatCut {
-  std::int64_t total = 0;
-  int parts = 1;
-
-  std::int64_t count() const { return total / parts; }
-  std::int64_t begin(int part) const { return part * count(); }
-};
 
 }  // namespace hawser::comm

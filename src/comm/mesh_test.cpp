@@ -16,10 +16,10 @@ namespace mesh_test {
 TEST(Mesh, ContextIsInsideShardIsInsideReplicate) {
   const MeshSizes sizes{.context = 2, .shard = 3, .replicate = 2};
   EXPECT_EQ(sizes.world(), 12);
-  for (int rank = 0; rank < 12; ++rank) EXPECT_EQ(rank_of(place_of(rank, sizes), sizes), rank);
-  EXPECT_EQ(place_of(1, sizes).context, 1);
-  EXPECT_EQ(place_of(2, sizes).shard, 1);
-  EXPECT_EQ(place_of(6, sizes).replicate, 1);
+  for (int rank = 0; rank < 12; ++rank) EXPECT_EQ(rank_of(coordinate_of(rank, sizes), sizes), rank);
+  EXPECT_EQ(coordinate_of(1, sizes).context, 1);
+  EXPECT_EQ(coordinate_of(2, sizes).shard, 1);
+  EXPECT_EQ(coordinate_of(6, sizes).replicate, 1);
 }
 
 TEST(MeshSizes, FollowTheHybridDegree) {
@@ -91,7 +91,7 @@ TEST(MetaMesh, ExpertsAreOverConsecutiveShards) {
   EXPECT_EQ(sizes.shard_ranks(Domain::replicated), 16);
   EXPECT_EQ(sizes.shard_ranks(Domain::expert), 4);
   const auto mesh = make_meta_mesh(sizes, Rank(27));  // tensor 1, context 1, shard 2, replicate 1
-  EXPECT_EQ(expert_part(mesh->place(), sizes), 1);
+  EXPECT_EQ(expert_part(mesh->coordinate(), sizes), 1);
   EXPECT_EQ(mesh->expert().name(), "expert:25-31:2");
   EXPECT_EQ(mesh->expert().index(), 1);
   EXPECT_EQ(mesh->shard(Domain::expert).name(), "expert_shard:18-19,26-27");
@@ -114,7 +114,7 @@ TEST(MetaMesh, ExpertsAreOverTensorRanks) {
   const MeshSizes sizes{.tensor = 2, .shard = 8, .replicate = 2, .expert = 8, .expert_over_tensor = true};
   EXPECT_EQ(sizes.shard_ranks(Domain::expert), 2);
   const auto mesh = make_meta_mesh(sizes, Rank(29));  // tensor 1, shard 6, replicate 1
-  EXPECT_EQ(expert_part(mesh->place(), sizes), 5);
+  EXPECT_EQ(expert_part(mesh->coordinate(), sizes), 5);
   EXPECT_EQ(mesh->expert().name(), "expert:24-31");
   EXPECT_EQ(mesh->expert().index(), 5);
   EXPECT_EQ(mesh->shard(Domain::expert).name(), "expert_shard:21-29:8");
@@ -192,7 +192,7 @@ std::string groups_of(Mesh& mesh) {
       groups.push_back(group);
     }
   }
-  const int stage = mesh.place().pipeline;
+  const int stage = mesh.coordinate().pipeline;
   for (int edge = 0; edge < sizes.edges(); ++edge) {
     if (stage != edge && stage != (edge + 1) % sizes.pipeline) continue;
     for (const Direction direction : {Direction::forward, Direction::backward}) {

@@ -38,7 +38,7 @@ std::string choose_checkpointing(plan::RunPlan& plan, const models::Model& model
   if (!is_automatic(recipe.memory)) return "";
   plan::Target target = plan::load_target(plan::target_of(device.kind()));
   const plan::Machine machine = machine_of(ranks_here);
-  const int stage = world == nullptr ? 0 : comm::place_of(world->rank().value(), layout.mesh).pipeline;
+  const int stage = world == nullptr ? 0 : comm::coordinate_of(world->rank().value(), layout.mesh).pipeline;
   target.capacity = available_memory(recipe, target, machine, layout, stage, device);
   if (world != nullptr) {
     for (const std::string& other : world->all_gather_strings(cat(target.capacity))) {

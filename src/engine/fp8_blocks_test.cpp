@@ -265,8 +265,8 @@ OpenModel open_in_fp8(const std::string& name, const Recipe& recipe) {
   return open;
 }
 
-// Experts have the formats of an MLP; their grouped GEMMs are none whose algorithms are chosen. A GPU's limit is of each
-// expert's matrix.
+// Experts have the formats of an MLP; their grouped GEMMs are none whose algorithms are chosen. A GPU's limit is of
+// each expert's matrix.
 TEST(Fp8Blocks, ExpertsAreInFp8) {
   Recipe recipe = recipe_of({"all"});
   recipe.data.sequence_length = 32;
@@ -278,12 +278,12 @@ TEST(Fp8Blocks, ExpertsAreInFp8) {
     for (const nn::Site site : {nn::Site::up_projection, nn::Site::down_projection}) {
       EXPECT_EQ(layout.policies[static_cast<std::size_t>(layer)].format(site), LinearFormat::fp8_delayed);
     }
-    for (const models::ParamPlace& place : open.model->layer_params(layer)) {
+    for (const models::ParamIndex& place : open.model->layer_params(layer)) {
       const nn::Flat& flat = open.model->flat(place.flat);
       const nn::Param& param = flat.params()[static_cast<std::size_t>(place.index)];
       if (param.matrices == 0) continue;
       EXPECT_EQ(param.matrices, 4);
-      EXPECT_EQ(flat.params()[static_cast<std::size_t>(place.index)].parts(), 4);
+      EXPECT_EQ(flat.params()[static_cast<std::size_t>(place.index)].gemm_matrices(), 4);
       EXPECT_EQ(flat.spec().gathered, DType::f8e4m3);
       ++experts;
     }

@@ -60,7 +60,7 @@ std::string Fp8Exclusions::without_effect(const models::Model& model, const Fp8B
   std::vector<std::string> linears;
   for (int layer = 0; layer < model.layers(); ++layer) {
     if (!blocks.contains(model.block_of(layer))) continue;
-    for (const models::ParamPlace& place : model.layer_params(layer)) {
+    for (const models::ParamIndex& place : model.layer_params(layer)) {
       const nn::Param& param = model.flat(place.flat).params()[static_cast<std::size_t>(place.index)];
       if (!param.of_linear) continue;
       for (std::string& module : models::linear_modules(param)) linears.push_back(std::move(module));

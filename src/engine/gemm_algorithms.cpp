@@ -133,7 +133,7 @@ Storage scales_for(std::optional<ops::ScaleKind> kind, const TensorView& matrix,
 std::vector<GemmShape> gemms_of(const models::Model& model, const plan::Layout& layout, bool head) {
   Lister lister(layout);
   for (int layer = 0; layer < model.layers(); ++layer) {
-    for (const models::ParamPlace& place : model.layer_params(layer)) {
+    for (const models::ParamIndex& place : model.layer_params(layer)) {
       const nn::Flat& flat = model.flats()[static_cast<std::size_t>(place.flat)];
       const nn::Param& param = flat.params()[static_cast<std::size_t>(place.index)];
       if (param.shape.rank() != 2 || param.flat.domain == Domain::expert) continue;  // grouped GEMMs are no GEMMs

@@ -11,7 +11,7 @@ namespace hawser::engine {
 namespace {
 
 // Of the ranks that have all experts together, once.
-bool sends_experts(const comm::MeshPlace& place, const comm::MeshSizes& sizes) {
+bool sends_experts(const comm::MeshCoordinate& place, const comm::MeshSizes& sizes) {
   return place.replicate == 0 && place.pipeline == 0 && (place.tensor == 0 || sizes.expert_over_tensor) &&
          comm::expert_rank(place, sizes) < sizes.expert;
 }
@@ -34,7 +34,7 @@ std::vector<TensorNorm> gradient_norms(Session& session, const step::StepOutput&
   comm::Mesh& mesh = session.mesh();
   if (mesh.sizes().expert == 1 || mesh.channel() == nullptr) return norms;
   // Rank 0 has part 0 of the experts: its experts stay where its model has them, also on the other ranks.
-  const bool sends = sends_experts(mesh.place(), mesh.sizes());
+  const bool sends = sends_experts(mesh.coordinate(), mesh.sizes());
   std::vector<TensorNorm> all;
   for (const std::string& text : mesh.channel()->all_gather_strings(sends ? experts.str() : "")) {
     std::istringstream in(text);

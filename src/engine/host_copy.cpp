@@ -46,8 +46,9 @@ void PinnedStagingBuffer::send(const TensorView& to, const Fill& fill) {
 
 std::vector<StatePart> state_parts(Session& session, StateScope scope) {
   std::vector<StatePart> parts;
-  const auto add = [&](int flat, const std::string& prefix, const TensorView& view, const nn::Extent& extent = {}) {
-    parts.push_back({.flat = flat, .prefix = prefix, .device = view, .host = view, .extent = extent});
+  const auto add = [&](int flat, const std::string& prefix, const TensorView& view,
+                       const nn::Granularity& granularity = {}) {
+    parts.push_back({.flat = flat, .prefix = prefix, .device = view, .host = view, .granularity = granularity});
   };
   const auto kind = session.state().options().optimizer;
   for (int f = 0; f < static_cast<int>(session.model().flats().size()); ++f) {
@@ -55,12 +56,12 @@ std::vector<StatePart> state_parts(Session& session, StateScope scope) {
     if (!flat.held || (!scope.frozen && !session.model().flat(f).spec().changes())) continue;
     add(f, "", flat.stored);
     if (!flat.scales.empty() && (scope.scales || !flat.quantized)) {
-      add(f, "scale/", flat.scales, nn::kScaleExtent);
+      add(f, "scale/", flat.scales, nn::kScaleGranularity);
     }
     if (!scope.optimizer || flat.slots.empty()) continue;
     const std::vector<optim::StateSlot> slots = kind->slots(session.model().flat(f));
     for (std::size_t slot = 0; slot < flat.slots.size(); ++slot) {
-      add(f, cat("optimizer/", slots[slot].name, "/"), flat.slots[slot], slots[slot].extent);
+      add(f, cat("optimizer/", slots[slot].name, "/"), flat.slots[slot], slots[slot].granularity);
     }
   }
   if (scope.scales) {
@@ -103,8 +104,8 @@ std::vector<NamedState> named_states(Session& session, const std::vector<StatePa
     }
     const step::FlatState& flat = session.state().flat(part.flat);
     if (use == StatesFor::save && !flat.first_stage) continue;
-    for (NamedState& state : nn::extent_states(session.model().flat(part.flat), part.extent, flat.begin, flat.count,
-                                               part.host, part.prefix, use == StatesFor::load)) {
+    for (NamedState& state : nn::value_states(session.model().flat(part.flat), part.granularity, flat.begin, flat.count,
+                                              part.host, part.prefix, use == StatesFor::load)) {
       states.push_back(std::move(state));
     }
   }

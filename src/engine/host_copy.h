@@ -18,7 +18,7 @@
 
 #include "device/device.h"
 #include "models/model.h"
-#include "nn/extent.h"
+#include "nn/granularity.h"
 #include "step/state.h"
 #include "tensor/named_state.h"
 
@@ -26,8 +26,8 @@ namespace hawser::engine {
 
 class Session;
 
-// Transfers large contiguous tensors between device and host. Alternates between two pinned buffers of `piece_bytes`, so
-// that the host fills or empties one while the other is transferred. Blocks the host.
+// Transfers large contiguous tensors between device and host. Alternates between two pinned buffers of `piece_bytes`,
+// so that the host fills or empties one while the other is transferred. Blocks the host.
 class PinnedStagingBuffer {
  public:
   PinnedStagingBuffer(Device& device, Stream& stream, std::int64_t piece_bytes = std::int64_t{32} << 20);
@@ -44,10 +44,10 @@ class PinnedStagingBuffer {
 
 // A part of a session's state and its copy in host memory.
 struct StatePart {
-  int flat = 0;             // -1: a table
-  std::string prefix;       // of the tensors' names
-  TensorView device, host;  // the same view until the copy is placed; `device` may be in host memory, too
-  nn::Extent extent = {};   // which elements of the flat share a value
+  int flat = 0;                      // -1: a table
+  std::string prefix;                // of the tensors' names
+  TensorView device, host;           // the same view until the copy is placed; `device` may be in host memory, too
+  nn::Granularity granularity = {};  // which elements of the flat share a value
 
   bool on_host() const { return device.device() == DeviceKind::cpu; }
 };
@@ -65,7 +65,7 @@ std::vector<StatePart> state_parts(Session& session, StateScope scope = {});
 // copies there.
 enum class PartsToCopy { all, of_device };
 std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at, PartsToCopy which = PartsToCopy::all);
-// The copies as named tensors of the model (nn::extent_states), then the tables. Of what several ranks have, such as
+// The copies as named tensors of the model (nn::value_states), then the tables. Of what several ranks have, such as
 // tables and the scales of weights, "scale/TENSOR", one rank saves each value, and all ranks load it.
 enum class StatesFor { save, load };
 std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts, StatesFor use);

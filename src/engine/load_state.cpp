@@ -32,11 +32,11 @@ void load_and_quantize(Session& session, checkpoint::Checkpoint& checkpoint, int
   const step::FlatState& state = session.state().flat(flat);
   std::vector<float> values(static_cast<std::size_t>(state.count));
   const TensorView view(reinterpret_cast<std::byte*>(values.data()), DType::f32, {state.count}, DeviceKind::cpu);
-  checkpoint.read(nn::extent_states(session.model().flat(flat), {}, state.begin, state.count, view, "", true));
+  checkpoint.read(nn::value_states(session.model().flat(flat), {}, state.begin, state.count, view, "", true));
   session.load_quantized(flat, view);
 }
 
-// Values that have the names of several tensors (nn::Extent::Kind::part): each tensor's is read on its
+// Values that have the names of several tensors (nn::Granularity::Kind::gemm_matrix): each tensor's is read on its
 // own, and the largest becomes the state's.
 class SharedValues {
  public:
@@ -133,7 +133,7 @@ bool in_fp8_without_scales(Session& session, const checkpoint::Checkpoint& check
   }
   const models::Model& model = session.model();
   for (const int weight : model.layer(layer).linear_weights(site)) {
-    const models::ParamPlace& place = model.layer_params(layer)[static_cast<std::size_t>(weight)];
+    const models::ParamIndex& place = model.layer_params(layer)[static_cast<std::size_t>(weight)];
     const nn::Flat& flat = model.flat(place.flat);
     const nn::Param& param = flat.params()[static_cast<std::size_t>(place.index)];
     if (!flat.spec().trainable) continue;  // a checkpoint has none of theirs

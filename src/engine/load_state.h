@@ -9,10 +9,10 @@
 namespace hawser::engine {
 
 // Fills the session's parameters and its optimizer's slots. What is not in `scope` stays as it is: the frozen weights
-// of a checkpoint of adapters alone come from elsewhere. Frozen weights of step::FlatState::quantized_on_load, which the
-// checkpoint has in float32 or bf16, are quantized as those of files are. Without StateScope::scales, the scales of
+// of a checkpoint of adapters alone come from elsewhere. Frozen weights of step::FlatState::quantized_on_load, which
+// the checkpoint has in float32 or bf16, are quantized as those of files are. Without StateScope::scales, the scales of
 // quantized weights are measured. Where tensors that are one parameter on this mesh have different values, as those of
-// another mesh may have, the largest is loaded (nn/extent.h); but UserError if these are scales of frozen weights,
+// another mesh may have, the largest is loaded (nn/granularity.h); but UserError if these are scales of frozen weights,
 // which are a part of their values. Collective.
 void load(Session& session, checkpoint::Checkpoint& checkpoint, StateScope scope = {});
 

@@ -161,7 +161,7 @@ ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe, const s
   const nn::FlatSpecOf fp8 = recipe.precision.fp8.scaling == Fp8Scaling::block
                                  ? nn::with_weights_quantized_on_use(changes.spec_of, in_fp8)
                                  : nn::with_fp8_weights(changes.spec_of, in_fp8);
-  out.spec_of = [plain = changes.spec_of, fp8, exclusions](const nn::Param& param, const nn::UnitPlace& place) {
+  out.spec_of = [plain = changes.spec_of, fp8, exclusions](const nn::Param& param, const nn::UnitId& place) {
     return exclusions.contains(param) ? plain(param, place) : fp8(param, place);
   };
   return out;

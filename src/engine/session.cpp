@@ -68,8 +68,8 @@ Session::Session(const models::Model& model, std::vector<StepConfig> configs, De
   for (const models::BlockDescription& block : model.description().blocks) {
     HAWSER_CHECK(block.attention.kv_copies == 1 || block.attention.kv_copies == mesh.sizes().kv_copies, "a mesh with ",
                  mesh.sizes().kv_copies, " copies of key-value heads for ", block.attention.kv_copies);
-    HAWSER_CHECK(!block.moe || block.moe->part.index == comm::expert_part(mesh.place(), mesh.sizes()), "rank ",
-                 mesh.rank(), " has part ", block.moe ? block.moe->part.index : 0, " of the experts");
+    HAWSER_CHECK(!block.moe || block.moe->experts_shard.index == comm::expert_part(mesh.coordinate(), mesh.sizes()),
+                 "rank ", mesh.rank(), " has part ", block.moe ? block.moe->experts_shard.index : 0, " of the experts");
   }
   const std::size_t given = configs.size();
   if (const auto config = std::ranges::find_if(configs, calibrates); config != configs.end()) {
@@ -180,7 +180,7 @@ Session::~Session() {
 }
 
 plan::RankPlan Session::make_plan(const StepConfig& config, bool optimizer, bool replay) {
-  const auto stage = static_cast<std::size_t>(mesh_.place().pipeline);
+  const auto stage = static_cast<std::size_t>(mesh_.coordinate().pipeline);
   const bool shares = mesh_.channel() != nullptr && !replay;
   std::vector<plan::RankPlan> stages;
   if (!shares || mesh_.rank() == Rank(0)) {
@@ -192,12 +192,12 @@ plan::RankPlan Session::make_plan(const StepConfig& config, bool optimizer, bool
     const bool first = !stages.empty();
     const std::string text =
         mesh_.channel()->broadcast_bytes(first ? plan::plan_text(stages[static_cast<std::size_t>(s)]) : "");
-    if (s == mesh_.place().pipeline) mine = text;
+    if (s == mesh_.coordinate().pipeline) mine = text;
   }
   if (!stages.empty()) return std::move(stages[stage]);
   return plan::read_plan(
       mine, config.purpose,
-      step::make_program(model_, plan::schedule_options(config.layout, config.purpose, mesh_.place().pipeline)));
+      step::make_program(model_, plan::schedule_options(config.layout, config.purpose, mesh_.coordinate().pipeline)));
 }
 
 void Session::register_memory() {
@@ -287,7 +287,7 @@ void Session::load_shards(const models::WeightSources& sources, std::uint64_t se
       const auto absent = models::load_flat(model_, f, sources, flat.begin + first, count, values);
       return std::pair(first, absent);
     };
-    std::vector<std::pair<std::int64_t, std::vector<models::SegmentPiece>>> absent;
+    std::vector<std::pair<std::int64_t, std::vector<models::SegmentRange>>> absent;
     const TensorView values = flat.quantized_on_load ? staged.place(f) : flat.stored;
     if (!staging || (flat.stored_on_host() && !flat.quantized_on_load)) {
       absent.push_back(load(0, flat.count, values));
@@ -300,7 +300,7 @@ void Session::load_shards(const models::WeightSources& sources, std::uint64_t se
       });
     }
     for (const auto& [first, pieces] : absent) {
-      for (const models::SegmentPiece& piece : pieces) {
+      for (const models::SegmentRange& piece : pieces) {
         const std::int64_t begin = first + piece.at;
         models::initialise_flat(model_, f, seed, flat.begin + begin, piece.count, *stream_,
                                 staged.place(f).rows(begin, piece.count), &sources);
@@ -344,7 +344,7 @@ void Session::parameters_changed(Scales scales) {
     const bool same = flat.stored.raw() == flat.compute.raw();
     state_->refresh_compute(f, same ? flat.stored : staged.load(f), same ? flat.compute : staged.compute(f), *stream_);
     if (!same) staged.store_compute(f);
-    if (!flat.unsharded.empty() && flat.cut.parts > 1) {
+    if (!flat.unsharded.empty() && flat.shard.count > 1) {
       mesh_.shard_gather(model_.flat(f).spec().domain).all_gather(*stream_, flat.compute, flat.unsharded);
     }
     state_->transpose_unsharded(f, *stream_);

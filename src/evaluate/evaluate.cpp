@@ -136,7 +136,7 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
                            request.threads, request.device.kind);
   plan::Layout& layout = input.layout;
   layout = plan::derive(choices, model);
-  const comm::MeshPlace place = comm::place_of(rank, layout.mesh);
+  const comm::MeshCoordinate place = comm::coordinate_of(rank, layout.mesh);
   const batches::BatchLayout part{.data_rank = place.shard + layout.mesh.shard * place.replicate,
                                   .data_ranks = layout.data_ranks(),
                                   .context_rank = place.context,

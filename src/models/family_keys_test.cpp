@@ -214,7 +214,7 @@ TEST(FamilyKeys, TensorsHaveTheNamesOfTheirFiles) {
   const std::vector<std::int64_t> order = [] {
     std::vector<std::int64_t> rows;
     const ModelDescription d = described_as("gpt_neox");
-    for (const auto& run : d.blocks[0].attention.qkv_rows) rows.push_back(run.row);
+    for (const auto& run : d.blocks[0].attention.qkv_rows) rows.push_back(run.begin);
     return rows;
   }();
   ASSERT_EQ(order.size(), 24u);

@@ -19,9 +19,9 @@ std::vector<Run> runs_of(const nn::FileForm& file, std::int64_t rows) {
   if (file.row_order.empty()) return {{0, 0, rows}};
   std::vector<Run> runs;
   std::int64_t at = 0;
-  for (const nn::FileForm::Rows& next : file.row_order) {
-    runs.push_back({next.row, at, next.rows});
-    at += next.rows;
+  for (const IndexRange& next : file.row_order) {
+    runs.push_back({next.begin, at, next.count});
+    at += next.count;
   }
   return runs;
 }

@@ -17,7 +17,7 @@ TEST_F(FileFormTest, FileFormsAreConvertedThereAndBack) {
   std::vector<float> model(60);
   for (std::size_t i = 0; i < model.size(); ++i) model[i] = static_cast<float>(i);
   // The rows of three heads of two rows: query, key and value of head 0, of head 1...
-  std::vector<nn::FileForm::Rows> by_head;
+  std::vector<IndexRange> by_head;
   for (const std::int64_t head : {0, 1}) {
     for (const std::int64_t kind : {0, 1, 2}) by_head.push_back({(kind * 2 + head) * 2, 2});
   }
@@ -25,10 +25,10 @@ TEST_F(FileFormTest, FileFormsAreConvertedThereAndBack) {
     for (const bool permuted : {false, true}) {
       SCOPED_TRACE(cat(transposed, permuted));
       nn::Segment segment{.name = "w", .row = 0, .rows = 12};
-      segment.file = {transposed, permuted ? by_head : std::vector<nn::FileForm::Rows>()};
+      segment.file = {transposed, permuted ? by_head : std::vector<IndexRange>()};
       const nn::Param param = nn::fused_param("w", {segment}, shape, {}, true);
       std::vector<std::int64_t> rows;  // of the model, in the file's order
-      for (const auto& run : by_head) rows.insert(rows.end(), {run.row, run.row + 1});
+      for (const auto& run : by_head) rows.insert(rows.end(), {run.begin, run.begin + 1});
       if (!permuted) std::iota(rows.begin(), rows.end(), 0);
       std::vector<float> file;
       for (std::int64_t i = 0; i < (transposed ? 5 : 12); ++i) {
@@ -132,7 +132,7 @@ TEST_F(FileFormTest, StackedTensorsAreRowsOfAParameter) {
   sources.add(weights);
   const auto stream = device_->make_stream("compute");
   // The elements of the global tensor that the parameter of a slice has, and the initial values of these.
-  const auto read = [&](const nn::Slice& slice) {
+  const auto read = [&](const std::optional<nn::Slice>& slice) {
     nn::Segment segment{.name = "experts", .global = {kExperts, kRows, kColumns}, .slice = slice};
     segment.rows = nn::segment_shape(segment).elements() / kColumns;
     const nn::Param param =
@@ -145,7 +145,7 @@ TEST_F(FileFormTest, StackedTensorsAreRowsOfAParameter) {
                       });
     check_weights(model, sources, problems);
     EXPECT_EQ(problems.lines(), "");
-    const nn::ParamPlace place = model.layer_params(1).back();
+    const nn::ParamIndex place = model.layer_params(1).back();
     const std::int64_t total = model.flat(place.flat).total(1), count = param.elements();
     const Storage loaded = buffer(total), drawn = buffer(total);
     load_flat(model, place.flat, sources, 0, total, loaded);
@@ -174,7 +174,7 @@ TEST_F(FileFormTest, StackedTensorsAreRowsOfAParameter) {
   EXPECT_EQ(all, values(stacked));
   for (const int dim : {0, 1}) {
     const std::int64_t half = dim == 0 ? kExperts / 2 : kRows / 2;
-    const auto low = read({dim, 0, half}), high = read({dim, half, half});
+    const auto low = read(nn::Slice{dim, 0, half}), high = read(nn::Slice{dim, half, half});
     for (std::size_t e = 0; e < all.size(); ++e) {
       const bool is_low = low.first[e] >= 0;
       EXPECT_NE(is_low, high.first[e] >= 0) << e;

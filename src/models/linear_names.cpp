@@ -85,7 +85,7 @@ std::vector<std::string> quantizable_linears(const Model& model) {
 std::vector<std::string> modules_at(const Model& model, int layer, nn::Site site) {
   std::vector<std::string> out;
   for (const int weight : model.layer(layer).linear_weights(site)) {
-    const ParamPlace& place = model.layer_params(layer)[static_cast<std::size_t>(weight)];
+    const ParamIndex& place = model.layer_params(layer)[static_cast<std::size_t>(weight)];
     const nn::Param& param = model.flat(place.flat).params()[static_cast<std::size_t>(place.index)];
     if (!param.modules.empty()) return linear_modules(param);
     add_modules(param, out);

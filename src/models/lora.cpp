@@ -230,7 +230,7 @@ nn::FlatSpecOf train_lora(nn::FlatSpecOf spec_of, std::vector<std::string> modul
              return is_part_of(module_of(segment.name), module);
            });
   };
-  return nn::FlatSpecOf([of = std::move(spec_of), trains](const nn::Param& param, const nn::UnitPlace& place) {
+  return nn::FlatSpecOf([of = std::move(spec_of), trains](const nn::Param& param, const nn::UnitId& place) {
     nn::FlatSpec spec = of(param, place);
     spec.updated_by_layer = false;  // the base stays as it is
     spec.trainable = spec.trainable && std::ranges::all_of(param.segments, trains);

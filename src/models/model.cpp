@@ -33,8 +33,8 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
   for (const BlockDescription& block : description_.blocks) {
     if (block.moe && router_loss_ == nullptr) router_loss_ = std::make_shared<nn::RouterLoss>(block.moe->loss());
   }
-  using Kind = nn::UnitPlace::Kind;
-  const auto add = [&](const std::string& name, const nn::UnitPlace& unit, const std::vector<nn::Param>& params) {
+  using Kind = nn::UnitId::Kind;
+  const auto add = [&](const std::string& name, const nn::UnitId& unit, const std::vector<nn::Param>& params) {
     return nn::add_unit(name, unit, params, spec_of, units_, flats_);
   };
   embedding_params_ = add("embedding", {.kind = Kind::embedding}, embedding_.params());
@@ -61,7 +61,7 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
     for (std::size_t layer = first; layer < layers_.size(); ++layer) {
       params.insert(params.end(), layers_[layer]->params().begin(), layers_[layer]->params().end());
     }
-    const std::vector<ParamPlace> places = add(cat("block ", b), {.kind = Kind::block, .block = number}, params);
+    const std::vector<ParamIndex> places = add(cat("block ", b), {.kind = Kind::block, .block = number}, params);
     auto place = places.begin();
     for (std::size_t layer = first; layer < layers_.size(); ++layer) {
       const auto end = place + static_cast<std::ptrdiff_t>(layers_[layer]->params().size());
@@ -70,12 +70,12 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
     }
   }
   head_params_ = add("head", {.kind = Kind::head}, head_.params());
-  const auto trainable = [&](const std::vector<ParamPlace>& places) {
+  const auto trainable = [&](const std::vector<ParamIndex>& places) {
     std::vector<bool> of;
-    for (const ParamPlace& place : places) of.push_back(flat(place.flat).spec().trainable);
+    for (const ParamIndex& place : places) of.push_back(flat(place.flat).spec().trainable);
     return nn::TrainableParams(std::move(of));
   };
-  for (const std::vector<ParamPlace>& places : layer_params_) trainable_.push_back(trainable(places));
+  for (const std::vector<ParamIndex>& places : layer_params_) trainable_.push_back(trainable(places));
   head_trainable_ = trainable(head_params_);
   for (const auto& layer : layers_) {
     const nn::AuxiliaryLoss* const loss = layer->auxiliary_loss();
@@ -135,7 +135,7 @@ std::int64_t elements_of(const std::vector<nn::Flat>& flats, bool only_trainable
 
 std::int64_t Model::vocabulary() const {
   const nn::EmbeddingConfig& embedding = description_.embedding;
-  return embedding.vocabulary_part.total > 0 ? embedding.vocabulary_part.total : embedding.vocabulary;
+  return embedding.vocabulary_slice.sliced() ? embedding.vocabulary_slice.total : embedding.vocabulary;
 }
 
 std::int64_t Model::parameters() const {
@@ -155,7 +155,7 @@ std::map<AttentionMask, int> Model::masks() const {
 }
 
 int Model::first_trained_layer() const {
-  const auto trains = [&](const ParamPlace& place) { return flat(place.flat).spec().trainable; };
+  const auto trains = [&](const ParamIndex& place) { return flat(place.flat).spec().trainable; };
   if (std::ranges::any_of(embedding_params_, trains)) return 0;
   int layer = 0;
   while (layer < layers() && std::ranges::none_of(layer_params(layer), trains)) ++layer;
@@ -182,7 +182,7 @@ double Model::training_flops(const nn::RowCounts& rows, const std::function<doub
   });
   // The GEMM of a matrix's gradient has as many FLOPs as its GEMM in forward.
   double frozen = 0;
-  const auto subtract = [&](const ParamPlace& place, double share) {
+  const auto subtract = [&](const ParamIndex& place, double share) {
     const nn::Param& param = flat(place.flat).params()[static_cast<std::size_t>(place.index)];
     const double rows_of = share * static_cast<double>(param.of_residual_rows ? rows.residual : rows.full);
     const bool matrix = param.shape.rank() == 2 && !flat(place.flat).spec().trainable;
@@ -191,7 +191,7 @@ double Model::training_flops(const nn::RowCounts& rows, const std::function<doub
   for_each_layer([&](int number) {
     if (number < first) return;
     const std::optional<nn::MoeConfig>& moe = description_.blocks[static_cast<std::size_t>(block_of(number))].moe;
-    for (const ParamPlace& place : layer_params(number)) {
+    for (const ParamIndex& place : layer_params(number)) {
       const nn::Param& param = flat(place.flat).params()[static_cast<std::size_t>(place.index)];
       const bool of_experts = moe && param.flat.domain == Domain::expert;
       const double share =
@@ -200,7 +200,7 @@ double Model::training_flops(const nn::RowCounts& rows, const std::function<doub
     }
   });
   if (head) {
-    for (const ParamPlace& place : head_params_) subtract(place, 1.0);
+    for (const ParamIndex& place : head_params_) subtract(place, 1.0);
   }
   return below + 3.0 * forward - frozen;
 }

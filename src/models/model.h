@@ -1,9 +1,9 @@
 // `Model`: units of parameters, the flats that store them, and the layers that use them. It holds no data: views are
 // passed with each call.
 //
-// Layers are numbered in forward order. Each block has two: attention, and an MLP or experts; code that needs the layers
-// of a block asks block_of(). The units are the embedding, the blocks and the head. A family is a config reader, a
-// description and parameter names; see models/llama/.
+// Layers are numbered in forward order. Each block has two: attention, and an MLP or experts; code that needs the
+// layers of a block asks block_of(). The units are the embedding, the blocks and the head. A family is a config reader,
+// a description and parameter names; see models/llama/.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@
 
 namespace hawser::models {
 
-using nn::ParamPlace;
+using nn::ParamIndex;
 
 // How the layers of a block are added to its input x.
 enum class Residual {
@@ -108,15 +108,15 @@ class Model {
   std::int64_t head_columns() const { return description_.head.columns(); }
 
   // The parameters of each layer, in the order of its weights. Of a shared one all layers have the same place.
-  const std::vector<ParamPlace>& layer_params(int layer) const {
+  const std::vector<ParamIndex>& layer_params(int layer) const {
     return layer_params_[static_cast<std::size_t>(layer)];
   }
   const nn::TrainableParams& trainable(int layer) const { return trainable_[static_cast<std::size_t>(layer)]; }
   const nn::TrainableParams& trainable_of_head() const { return head_trainable_; }
   // Layers before it have no backward: neither they nor the embedding have a trainable parameter. layers(): none has.
   int first_trained_layer() const;
-  const std::vector<ParamPlace>& embedding_params() const { return embedding_params_; }
-  const std::vector<ParamPlace>& head_params() const { return head_params_; }
+  const std::vector<ParamIndex>& embedding_params() const { return embedding_params_; }
+  const std::vector<ParamIndex>& head_params() const { return head_params_; }
 
   // The distinct masks of the attention layers, with the number of layers that have each.
   std::map<AttentionMask, int> masks() const;
@@ -146,10 +146,10 @@ class Model {
   const nn::AuxiliaryLoss* auxiliary_loss_ = nullptr;
   int auxiliary_layers_ = 0;
   std::vector<int> auxiliary_index_;  // by layer
-  std::vector<std::vector<ParamPlace>> layer_params_;
+  std::vector<std::vector<ParamIndex>> layer_params_;
   std::vector<nn::TrainableParams> trainable_;  // by layer
   nn::TrainableParams head_trainable_;
-  std::vector<ParamPlace> embedding_params_, head_params_;
+  std::vector<ParamIndex> embedding_params_, head_params_;
 };
 
 }  // namespace hawser::models

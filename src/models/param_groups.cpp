@@ -55,7 +55,7 @@ std::vector<Selected> selected(const Model& model, const std::vector<ParamGroup>
 
 nn::FlatSpecOf with_groups(nn::FlatSpecOf spec_of, const std::vector<ParamGroup>& groups) {
   return nn::FlatSpecOf(
-      [of = std::move(spec_of), groups = Groups(groups)](const nn::Param& param, const nn::UnitPlace& place) {
+      [of = std::move(spec_of), groups = Groups(groups)](const nn::Param& param, const nn::UnitId& place) {
         nn::FlatSpec spec = of(param, place);
         if (spec.trainable) spec.group = groups.of(param.segments.front().name);
         return spec;

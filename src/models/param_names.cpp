@@ -52,7 +52,7 @@ std::vector<NamedParam> named_params(const Model& model) {
     }
   }
   if (const std::string tied = tied_name(model); !tied.empty()) {
-    const ParamPlace& table = model.embedding_params().front();
+    const ParamIndex& table = model.embedding_params().front();
     const nn::Flat& flat = model.flat(table.flat);
     add(tied, flat, flat.params()[static_cast<std::size_t>(table.index)]);
   }

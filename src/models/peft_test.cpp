@@ -6,7 +6,7 @@
 #include "checkpoint/formats/safetensors_writer.h"
 #include "models/merge_adapters.h"
 #include "models/testing/model_files.h"
-#include "nn/extent.h"
+#include "nn/granularity.h"
 
 namespace hawser::models {
 namespace peft_test {
@@ -59,7 +59,7 @@ std::vector<std::vector<float>> load_all(const Model& model, const WeightSources
   for (std::size_t f = 0; f < model.flats().size(); ++f) {
     const std::int64_t total = model.flats()[f].used();
     const Storage all(device, DType::f32, {total});
-    for (const SegmentPiece& absent : load_flat(model, static_cast<int>(f), sources, 0, total, all)) {
+    for (const SegmentRange& absent : load_flat(model, static_cast<int>(f), sources, 0, total, all)) {
       initialise_flat(model, static_cast<int>(f), 5, absent.at, absent.count, *stream,
                       all.view().rows(absent.at, absent.count), &sources);
     }
@@ -88,7 +88,7 @@ TEST(Peft, ExportedAdaptersAreReadBesideTheBase) {
       const auto count = static_cast<std::int64_t>(all[f].size());
       const TensorView view(reinterpret_cast<std::byte*>(all[f].data()), DType::f32, {count}, DeviceKind::cpu);
       for (const NamedState& state :
-           nn::extent_states(model->flat(static_cast<int>(f)), {}, 0, count, view, "", false)) {
+           nn::value_states(model->flat(static_cast<int>(f)), {}, 0, count, view, "", false)) {
         for (const NamedState& want : wanted) {
           if (want.name != state.name) continue;
           for (const Box& to : want.boxes) {

@@ -60,7 +60,7 @@ TEST(RowNorms, MagnitudesStartWithTheNormsOfTheirRows) {
         if (from == nullptr) {
           initialise_flat(model, static_cast<int>(f), 11, begin, end - begin, *stream, piece, nullptr, kPiece);
         } else {
-          for (const SegmentPiece& absent :
+          for (const SegmentRange& absent :
                load_flat(model, static_cast<int>(f), *from, begin, end - begin, piece.view())) {
             initialise_flat(model, static_cast<int>(f), 11, begin + absent.at, absent.count, *stream,
                             piece.view().rows(absent.at, absent.count), from, kPiece);

@@ -24,7 +24,7 @@ struct Place {
   const nn::Param& param;
   const nn::Segment& segment;
 };
-Place place_of(const nn::Flat& flat, const SegmentPiece& piece) {
+Place place_of(const nn::Flat& flat, const SegmentRange& piece) {
   const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
   return {param, param.segments[static_cast<std::size_t>(piece.segment)]};
 }
@@ -36,7 +36,7 @@ void random_box(const Place& place, std::uint64_t seed, const Box& box, Stream& 
   std::int64_t rows = 1, columns = 1, stride = 1, first = 0;
   for (int dim = 0; dim < segment.global.rank(); ++dim) {
     first = first * segment.global[dim] + box.offset[dim];
-    const bool outer = dim < segment.slice.dim;
+    const bool outer = segment.slice && dim < segment.slice->dim;
     (outer ? rows : columns) *= box.extent[dim];
     if (!outer) stride *= segment.global[dim];
   }
@@ -106,7 +106,7 @@ std::optional<std::string> WeightSources::Folder::name_in_files(const std::strin
   return files->find(prefix + name) == nullptr ? std::nullopt : std::optional(prefix + name);
 }
 
-std::vector<SegmentPiece> load_flat(const Model& model, int flat, const WeightSources& sources, std::int64_t begin,
+std::vector<SegmentRange> load_flat(const Model& model, int flat, const WeightSources& sources, std::int64_t begin,
                                     std::int64_t count, const TensorView& values) {
   expect_piece(values, count);
   HAWSER_CHECK(values.device() == DeviceKind::cpu, "weights are read into host memory, not into ", values.text());
@@ -116,8 +116,8 @@ std::vector<SegmentPiece> load_flat(const Model& model, int flat, const WeightSo
     const TensorView rest = line.rows(at, elements);
     std::memset(rest.raw(), 0, static_cast<std::size_t>(rest.bytes()));
   };
-  std::vector<SegmentPiece> absent;
-  for (const SegmentPiece& piece : segment_pieces(of, begin, count)) {
+  std::vector<SegmentRange> absent;
+  for (const SegmentRange& piece : segment_ranges(of, begin, count)) {
     const Place place = place_of(of, piece);
     const WeightSources::Place from = sources.find(place.segment.name);
     if (from.files == nullptr) {
@@ -130,7 +130,7 @@ std::vector<SegmentPiece> load_flat(const Model& model, int flat, const WeightSo
       read_region(*from.files, from.name, place.segment.file, checkpoint::region_of(box), box.view);
     }
   }
-  for (const nn::Flat::Gap& gap : gap_pieces(of, begin, count)) clear(gap.begin, gap.count);
+  for (const IndexRange& gap : gap_ranges(of, begin, count)) clear(gap.begin, gap.count);
   return absent;
 }
 
@@ -172,7 +172,7 @@ std::vector<float> read_rows(const Model& model, const HfTensor& tensor, std::ui
 }
 
 void fill_row_norms(const Model& model, const Place& place, std::uint64_t seed, const WeightSources* sources,
-                    const SegmentPiece& piece, Stream& stream, const TensorView& y, std::int64_t piece_elements) {
+                    const SegmentRange& piece, Stream& stream, const TensorView& y, std::int64_t piece_elements) {
   const std::vector<HfTensor> tensors = hf_tensors(model);
   const auto matrix = std::ranges::find(tensors, place.param.initial.rows_of, &HfTensor::name);
   HAWSER_CHECK(matrix != tensors.end() && matrix->shape.rank() == 2 && matrix->shape[0] == place.segment.global[0],
@@ -216,7 +216,7 @@ void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int6
   expect_piece(values, count);
   const nn::Flat& of = flat_of(model, flat);
   const TensorView line = values.reshape({count});
-  for (const SegmentPiece& piece : segment_pieces(of, begin, count)) {
+  for (const SegmentRange& piece : segment_ranges(of, begin, count)) {
     const Place place = place_of(of, piece);
     const TensorView y = line.rows(piece.at, piece.count);
     switch (place.param.initial.kind) {
@@ -231,7 +231,7 @@ void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int6
         ops::fill(stream, {.y = y, .value = place.param.initial.kind == nn::Initial::Kind::ones ? 1.0 : 0.0});
     }
   }
-  for (const nn::Flat::Gap& gap : gap_pieces(of, begin, count)) {
+  for (const IndexRange& gap : gap_ranges(of, begin, count)) {
     ops::fill(stream, {.y = line.rows(gap.begin, gap.count), .value = 0.0});
   }
 }

@@ -1,9 +1,9 @@
 // Import, initialization and export of the elements of a model's flat buffers.
 //
-// A piece of a flat buffer is a range of its elements (nn/flat_pieces.h); gaps are zero. Results do not depend on how
-// the buffers are sharded, nor on how ranks slice a tensor (nn::Slice): any pieces that cover a tensor give the same
-// elements. Names are those of Hugging Face's files, one per global tensor. Tensors have the model's form here, and in
-// checkpoints; load_flat and export_folder convert from and to the file's (nn::FileForm).
+// A piece of a flat buffer is a range of its elements (nn/segment_ranges.h); gaps are zero. Results do not depend on
+// how the buffers are sharded, nor on how ranks slice a tensor (nn::Slice): any pieces that cover a tensor give the
+// same elements. Names are those of Hugging Face's files, one per global tensor. Tensors have the model's form here,
+// and in checkpoints; load_flat and export_folder convert from and to the file's (nn::FileForm).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 #include "checkpoint/formats/safetensors.h"
 #include "checkpoint/save.h"
 #include "models/model.h"
-#include "nn/flat_pieces.h"
+#include "nn/segment_ranges.h"
 #include "tensor/named_state.h"
 
 namespace hawser::checkpoint {
@@ -26,9 +26,9 @@ class SafetensorsWriter;
 
 namespace hawser::models {
 
-using nn::gap_pieces;
-using nn::segment_pieces;
-using nn::SegmentPiece;
+using nn::gap_ranges;
+using nn::segment_ranges;
+using nn::SegmentRange;
 
 // All global tensors of the model, in the order of their first segments; a tied head has no tensor of its own. A model
 // with a part of the experts (nn::MoeConfig::part) has the tensors of these only.
@@ -88,15 +88,15 @@ void check_weights(const Model& model, const WeightSources& sources, Problems& p
 // Fills `values` [count] (float32 or bf16, dense, cpu) with the piece of the model's flat `flat`. Reads only the bytes
 // it needs. The sources must have passed check_weights. Returns the parts of the piece that they do not have; these
 // elements are 0, and the caller gives them initial values (initialise_flat).
-std::vector<SegmentPiece> load_flat(const Model& model, int flat, const WeightSources& sources, std::int64_t begin,
+std::vector<SegmentRange> load_flat(const Model& model, int flat, const WeightSources& sources, std::int64_t begin,
                                     std::int64_t count, const TensorView& values);
 
 // Fills `values` [count] (float32 or bf16, dense, on the stream's device) with initial values, on the stream. A normal
 // parameter has
 //   std * RandomStream(seed, fnv1a(segment name)).normal(element of the global tensor)
 // One with norms of rows (nn::Initial::Kind::row_norms) has those of the matrix that `sources` have, or otherwise of
-// the matrix's own initial values; these are computed on the host from `piece_elements` of the matrix at a time, and the
-// stream is synchronized.
+// the matrix's own initial values; these are computed on the host from `piece_elements` of the matrix at a time, and
+// the stream is synchronized.
 void initialise_flat(const Model& model, int flat, std::uint64_t seed, std::int64_t begin, std::int64_t count,
                      Stream& stream, const TensorView& values, const WeightSources* sources = nullptr,
                      std::int64_t piece_elements = std::int64_t{16} << 20);

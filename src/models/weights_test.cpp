@@ -57,7 +57,7 @@ TEST_F(WeightsTest, InitialValuesDoNotDependOnCuts) {
       EXPECT_EQ(all, values(full));
     }
     const std::vector<float> all = values(full);
-    for (const nn::Flat::Gap& gap : flat.gaps(total)) {
+    for (const IndexRange& gap : flat.gaps(total)) {
       for (std::int64_t i = 0; i < gap.count; ++i) EXPECT_EQ(all[static_cast<std::size_t>(gap.begin + i)], 0.0f);
     }
   }
@@ -96,13 +96,13 @@ TEST_F(WeightsTest, InitialValuesAreNamedByTensorAndElement) {
 // The model of tensor-parallel rank `part` of two: about half of all heads and of the MLP's inner width.
 ModelDescription half_of(ModelDescription description, int part) {
   for (BlockDescription& block : description.blocks) {
-    const auto cut = [&](std::int64_t& extent, nn::PartOf& where) {
+    const auto cut = [&](std::int64_t& extent, nn::DimSlice& where) {
       where = {.begin = part * (extent / 2), .total = extent};
       extent = part == 0 ? extent / 2 : extent - extent / 2;
     };
-    cut(block.mlp.inner, block.mlp.inner_part);
-    cut(block.attention.heads, block.attention.heads_part);
-    cut(block.attention.kv_heads, block.attention.kv_heads_part);
+    cut(block.mlp.inner, block.mlp.inner_slice);
+    cut(block.attention.heads, block.attention.heads_slice);
+    cut(block.attention.kv_heads, block.attention.kv_heads_slice);
   }
   return description;
 }
@@ -185,7 +185,7 @@ TEST_F(WeightsTest, StatesOfAllPiecesCoverEveryElementOnce) {
       const std::int64_t count = cuts[i + 1] - cuts[i];
       const Storage piece = buffer(count);
       std::int64_t gap = 0, covered = 0;
-      for (const nn::Flat::Gap& part : gap_pieces(model->flats()[f], cuts[i], count)) gap += part.count;
+      for (const IndexRange& part : gap_ranges(model->flats()[f], cuts[i], count)) gap += part.count;
       for (const NamedState& state : states_of(*model, static_cast<int>(f), cuts[i], count, piece, "moment/")) {
         ASSERT_TRUE(seen.contains(state.name)) << state.name;
         EXPECT_TRUE(state.shape == shapes[state.name]);
@@ -254,14 +254,14 @@ TEST_F(WeightsTest, TensorsComeFromTheLastFolderThatHasThem) {
     const nn::Flat& flat = model.flat(f);
     const std::int64_t total = flat.total(1);
     const Storage values = buffer(total), of_base = buffer(total);
-    for (const SegmentPiece& piece : load_flat(model, f, sources, 0, total, values)) {
+    for (const SegmentRange& piece : load_flat(model, f, sources, 0, total, values)) {
       const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
       absent.insert(param.segments[static_cast<std::size_t>(piece.segment)].name);
       EXPECT_EQ(piece.count, param.elements());
       EXPECT_EQ(piece.at, flat.offset(piece.param));
     }
     load_flat(model, f, base, 0, total, of_base);
-    for (const SegmentPiece& piece : segment_pieces(flat, 0, total)) {
+    for (const SegmentRange& piece : segment_ranges(flat, 0, total)) {
       const float* const now = values.view().data<float>() + piece.at;
       if (std::equal(now, now + piece.count, of_base.view().data<float>() + piece.at)) continue;
       EXPECT_EQ(std::count(now, now + piece.count, 3.0f), piece.count);

@@ -229,7 +229,7 @@ TEST(Adapters, OfOneTargetHaveNames) {
 // The A of plain adapters that have the same input are one parameter.
 TEST(Adapters, ThatShareAnInputShareAParameter) {
   const std::vector<AdapterTarget> targets = {{"m.q", {{0, 6}}}, {"m.k", {{6, 2}}}, {"m.v", {{8, 2}}}};
-  const auto names_of = [&](const std::vector<AdapterConfig>& configs, PartOf part = {}) {
+  const auto names_of = [&](const std::vector<AdapterConfig>& configs, DimSlice part = {}) {
     std::vector<Param> params;
     const auto adapters = add_adapters(configs, targets, 8, part, params);
     std::vector<std::string> names;
@@ -257,10 +257,11 @@ TEST(Adapters, OfSeveralRangesHaveSlicesOfOneTensor) {
   const std::vector<AdapterConfig> configs = {{.target = "qkv", .rank = 3, .dropout = 0.5, .magnitude = true},
                                               {.target = "qkv", .rank = 3, .name = "n"}};
   const auto params_of = [&](bool kv_copies, std::size_t adapters) {
-    const AdapterTarget target{
-        "qkv",
-        {{0, 2, {2, 8}, false, {0, 4}}, {2, 1, {5, 8}, kv_copies, {4, 2}}, {3, 1, {7, 8}, kv_copies, {6, 2}}},
-        {{4, 4}, {0, 4}}};
+    const AdapterTarget target{"qkv",
+                               {{0, 2, {2, 8}, false, IndexRange{0, 4}},
+                                {2, 1, {5, 8}, kv_copies, IndexRange{4, 2}},
+                                {3, 1, {7, 8}, kv_copies, IndexRange{6, 2}}},
+                               {{4, 4}, {0, 4}}};
     std::vector<Param> params;
     const auto added = add_adapters(configs, {target}, 5, {}, params);
     EXPECT_EQ(added.size(), adapters);
@@ -272,18 +273,18 @@ TEST(Adapters, OfSeveralRangesHaveSlicesOfOneTensor) {
   };
   const auto expect_slices = [](const std::vector<Param>& params, const std::string& tensor, std::int64_t columns) {
     std::vector<std::pair<std::int64_t, std::int64_t>> rows;
-    std::vector<FileForm::Rows> ranges;
+    std::vector<std::optional<IndexRange>> ranges;
     for (const Param& param : params) {
       for (const Segment& segment : param.segments) {
         if (segment.name != tensor) continue;
         EXPECT_EQ(segment.global, columns > 0 ? Shape({8, columns}) : Shape{8});
         EXPECT_EQ(segment.file.row_order.size(), 2u);
-        rows.emplace_back(segment.slice.begin, segment.slice.extent);
+        rows.emplace_back(segment.slice->begin, segment.slice->size);
         ranges.push_back(segment.range);
       }
     }
     EXPECT_EQ(rows, (std::vector<std::pair<std::int64_t, std::int64_t>>{{2, 2}, {5, 1}, {7, 1}})) << tensor;
-    EXPECT_EQ(ranges, (std::vector<FileForm::Rows>{{0, 4}, {4, 2}, {6, 2}})) << tensor;
+    EXPECT_EQ(ranges, (std::vector<std::optional<IndexRange>>{{{0, 4}}, {{4, 2}}, {{6, 2}}})) << tensor;
   };
   for (const bool copies : {false, true}) {
     const std::vector<Param> params = params_of(copies, copies ? 4 : 2);

@@ -9,7 +9,7 @@
 //   loss(), or world() with sequence parallelism) and calls run(), which writes the factors, equal on all ranks.
 //   Each pipeline stage has rows for the layers of all stages, those of other stages zero before the sum. The sum ends
 //   when the last stage has run forward, so the op has a stream of its own (program::StreamId::auxiliary): it starts
-//   after forward of the stage's last chunk, and only backward passes of that micro-batch wait for it.
+//   after forward of the stage's last model chunk, and only backward passes of that micro-batch wait for it.
 // - Layer::backward adds the loss's gradient to dx and to its parameters' gradients from AuxiliaryViews::factors.
 // The step's auxiliary loss is the mean over its micro-batches (step::StepResult::auxiliary_loss). The model's loss
 // does not include it; the gradient does.

@@ -120,7 +120,7 @@ class CappedHead {
     config.softcap = softcap;
     if (sliced) {
       config.vocabulary = columns_;
-      config.vocabulary_part = {.total = kVocabulary};
+      config.vocabulary_slice = {.total = kVocabulary};
     }
     head_ = std::make_unique<HeadLayer>(config, "table");
     ctx_ = std::make_unique<TestContext>(*device_, dtype);

@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "base/units.h"
-#include "nn/extent.h"
+#include "nn/granularity.h"
 
 namespace hawser::nn {
 
@@ -48,18 +48,19 @@ Flat::Flat(std::string name, FlatSpec spec, std::vector<Param> params)
                  param.name, " ", param.shape.text(), ": ", param.matrices, " matrices");
     offsets_.push_back(used_);
     used_ += round_up(param.elements(), spec.grain);
-    scale_offsets_.push_back(scale_offsets_.back() + (spec.scaled ? param.parts() : 0));
+    scale_offsets_.push_back(scale_offsets_.back() + (spec.scaled ? param.gemm_matrices() : 0));
   }
 }
 
 TensorView Flat::scale_view(const TensorView& scales, int param) const {
   if (!spec_.scaled) return {};
-  return scales.rows(scale_offset(param), params_[static_cast<std::size_t>(param)].parts());
+  return scales.rows(scale_offset(param), params_[static_cast<std::size_t>(param)].gemm_matrices());
 }
 
 TensorView Flat::transposed_view(const TensorView& flat, int param) const {
   const Param& p = params_[static_cast<std::size_t>(param)];
-  return flat.rows(offset(param), p.elements()).reshape({p.parts() * p.shape[1], p.shape[0] / p.parts()});
+  return flat.rows(offset(param), p.elements())
+      .reshape({p.gemm_matrices() * p.shape[1], p.shape[0] / p.gemm_matrices()});
 }
 
 std::int64_t Flat::total(int parts) const {
@@ -74,8 +75,8 @@ TensorView Flat::view(const TensorView& flat, int param) const {
   return flat.rows(offset(param) / values, shape.elements()).reshape(shape);
 }
 
-std::vector<Flat::Gap> Flat::gaps(std::int64_t total) const {
-  std::vector<Gap> gaps;
+std::vector<IndexRange> Flat::gaps(std::int64_t total) const {
+  std::vector<IndexRange> gaps;
   std::int64_t at = 0;
   for (std::size_t i = 0; i < params_.size(); ++i) {
     if (offsets_[i] > at) gaps.push_back({at, offsets_[i] - at});
@@ -118,7 +119,7 @@ FlatSpec common_domain(const Param& param) {
 }
 
 FlatSpecOf with_sequence_parallelism(FlatSpecOf spec_of) {
-  return FlatSpecOf([of = std::move(spec_of)](const Param& param, const UnitPlace& place) {
+  return FlatSpecOf([of = std::move(spec_of)](const Param& param, const UnitId& place) {
     FlatSpec spec = of(param, place);
     if (param.of_residual_rows) spec.partial_gradient = true;
     return spec;
@@ -130,9 +131,9 @@ namespace {
 // `spec_of` with `change` to the specs of the weights of Linears and experts in these blocks.
 FlatSpecOf with_changed_weights(FlatSpecOf spec_of, std::function<bool(int)> in_block, void (*change)(FlatSpec&)) {
   return FlatSpecOf(
-      [of = std::move(spec_of), in_block = std::move(in_block), change](const Param& param, const UnitPlace& place) {
+      [of = std::move(spec_of), in_block = std::move(in_block), change](const Param& param, const UnitId& place) {
         FlatSpec spec = of(param, place);
-        if (param.of_linear && place.kind == UnitPlace::Kind::block && in_block(place.block)) change(spec);
+        if (param.of_linear && place.kind == UnitId::Kind::block && in_block(place.block)) change(spec);
         return spec;
       });
 }
@@ -171,11 +172,11 @@ class Declared {
     }
   }
   // `param` outlives this.
-  void add(const Param& param, ParamPlace place) {
+  void add(const Param& param, ParamIndex place) {
     const bool added = known_.emplace(param.name, Known{&param, place}).second;
     HAWSER_CHECK(added, param.name, ": two parameters with one name");
   }
-  ParamPlace place_of(const Param& shared) const {
+  ParamIndex place_of(const Param& shared) const {
     const auto found = known_.find(shared.name);
     HAWSER_CHECK(found != known_.end(), shared.name, ": shared, but no layer before declares it");
     const Param& param = *found->second.param;
@@ -189,21 +190,21 @@ class Declared {
  private:
   struct Known {
     const Param* param = nullptr;
-    ParamPlace place;
+    ParamIndex place;
   };
   std::unordered_map<std::string_view, Known> known_;
 };
 
 }  // namespace
 
-std::vector<ParamPlace> add_unit(const std::string& name, const UnitPlace& place, const std::vector<Param>& params,
+std::vector<ParamIndex> add_unit(const std::string& name, const UnitId& place, const std::vector<Param>& params,
                                  const FlatSpecOf& spec_of, std::vector<Unit>& units, std::vector<Flat>& flats) {
   struct Group {
     FlatSpec spec;
     std::vector<Param> params;
   };
   std::vector<Group> groups;
-  std::vector<ParamPlace> places;
+  std::vector<ParamIndex> places;
   Declared declared(flats);
   for (const Param& param : params) {
     if (param.shared) {

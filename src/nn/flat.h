@@ -47,20 +47,17 @@ class Flat {
   // DType::nf4.
   TensorView view(const TensorView& flat, int param) const;
   // The view of a matrix with rows and columns exchanged, in a buffer that has each parameter's elements where the flat
-  // buffer has them, in that order (FlatSpec::transposed). Of several matrices (Param::parts) each is exchanged, and
-  // the view has all their rows: [parts * columns, rows of one].
+  // buffer has them, in that order (FlatSpec::transposed). Of several matrices (Param::gemm_matrices) each is
+  // exchanged, and the view has all their rows: [parts * columns, rows of one].
   TensorView transposed_view(const TensorView& flat, int param) const;
-  // The float32 scales of all parameters, one parameter after another, and those of one, [Param::parts()]: the values
-  // of kScaleExtent (nn/extent.h). Without FlatSpec::scaled: 0, empty.
+  // The float32 scales of all parameters, one parameter after another, and those of one, [Param::gemm_matrices()]: the
+  // values of kScaleGranularity (nn/granularity.h). Without FlatSpec::scaled: 0, empty.
   std::int64_t scale_count() const { return scale_offsets_.back(); }
   std::int64_t scale_offset(int param) const { return scale_offsets_[static_cast<std::size_t>(param)]; }
   TensorView scale_view(const TensorView& scales, int param) const;
   // The elements of a flat buffer of `total` elements between parameters and after the last one. They must stay zero in
   // gradients.
-  struct Gap {
-    std::int64_t begin, count;
-  };
-  std::vector<Gap> gaps(std::int64_t total) const;
+  std::vector<IndexRange> gaps(std::int64_t total) const;
 
  private:
   std::string name_;
@@ -72,7 +69,7 @@ class Flat {
 };
 
 // Which unit of a model.
-struct UnitPlace {
+struct UnitId {
   enum class Kind { embedding, block, head };
   Kind kind = Kind::block;
   int block = -1;  // number of the block, from 0
@@ -89,19 +86,19 @@ struct Unit {
 // way, or for learning rates that depend on depth.
 class FlatSpecOf {
  public:
-  // A function of (const Param&, const UnitPlace&), or of the Param alone.
+  // A function of (const Param&, const UnitId&), or of the Param alone.
   template <class Rule>
   requires(!std::is_same_v<std::remove_cvref_t<Rule>, FlatSpecOf>) FlatSpecOf(Rule rule) {
-    if constexpr (std::is_invocable_v<Rule, const Param&, const UnitPlace&>) {
+    if constexpr (std::is_invocable_v<Rule, const Param&, const UnitId&>) {
       rule_ = std::move(rule);
     } else {
-      rule_ = [rule = std::move(rule)](const Param& param, const UnitPlace&) { return rule(param); };
+      rule_ = [rule = std::move(rule)](const Param& param, const UnitId&) { return rule(param); };
     }
   }
-  FlatSpec operator()(const Param& param, const UnitPlace& place = {}) const { return rule_(param, place); }
+  FlatSpec operator()(const Param& param, const UnitId& place = {}) const { return rule_(param, place); }
 
  private:
-  std::function<FlatSpec(const Param&, const UnitPlace&)> rule_;
+  std::function<FlatSpec(const Param&, const UnitId&)> rule_;
 };
 // For meshes without tensor and expert parallelism, where all domains are sharded over the same ranks: puts every
 // parameter in Domain::sliced, so that they share a flat.
@@ -119,7 +116,7 @@ FlatSpecOf with_nf4_weights(FlatSpecOf spec_of, std::function<bool(int)> in_nf4)
 FlatSpecOf with_sequence_parallelism(FlatSpecOf spec_of);
 
 // A parameter as the index of a flat and of a parameter in it.
-struct ParamPlace {
+struct ParamIndex {
   int flat = 0, index = 0;
 };
 
@@ -133,7 +130,7 @@ struct ParamPlace {
 // backwards (GradientSink). A unit that uses parameters of an earlier one is gathered together with it.
 // InternalError if no parameter has the name of a shared one, if its shape, segments or Param::flat are others, or if
 // two parameters that are not shared have one name.
-std::vector<ParamPlace> add_unit(const std::string& name, const UnitPlace& place, const std::vector<Param>& params,
+std::vector<ParamIndex> add_unit(const std::string& name, const UnitId& place, const std::vector<Param>& params,
                                  const FlatSpecOf& spec_of, std::vector<Unit>& units, std::vector<Flat>& flats);
 
 }  // namespace hawser::nn

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "nn/flat_pieces.h"
+#include "nn/segment_ranges.h"
 #include "tensor/tensor.h"
 
 namespace hawser::nn {
@@ -24,7 +24,7 @@ TEST(Flat, AlignsParametersToGrains) {
   EXPECT_EQ(flat.view(values, 0).shape(), (Shape{3, 50}));
   // Parameters and gaps cover every element once.
   std::vector<int> covered(768, 0);
-  for (const Flat::Gap& gap : flat.gaps(768)) {
+  for (const IndexRange& gap : flat.gaps(768)) {
     for (std::int64_t i = gap.begin; i < gap.begin + gap.count; ++i) ++covered[static_cast<std::size_t>(i)];
   }
   for (int p = 0; p < 3; ++p) {
@@ -79,7 +79,7 @@ TEST_F(UnitTest, IsOneFlatInTheOrderOfTheParametersWhereAllAreAlike) {
 }
 
 TEST_F(UnitTest, HasOneFlatForEachSpec) {
-  add_unit("embedding", {.kind = UnitPlace::Kind::embedding}, {full_param("table", {4, 4}, {}, true)}, common_domain,
+  add_unit("embedding", {.kind = UnitId::Kind::embedding}, {full_param("table", {4, 4}, {}, true)}, common_domain,
            units_, flats_);
   const auto places = add_unit(
       "block 0", {.block = 0}, params(),
@@ -107,7 +107,7 @@ class SharedTest : public UnitTest {
     param.shared = true;
     return param;
   }
-  std::vector<ParamPlace> add(const std::string& name, const std::vector<Param>& params) {
+  std::vector<ParamIndex> add(const std::string& name, const std::vector<Param>& params) {
     return add_unit(name, {}, params, rule_, units_, flats_);
   }
   FlatSpecOf rule_ = [](const Param& param) { return param.flat; };
@@ -115,7 +115,7 @@ class SharedTest : public UnitTest {
 
 // In its unit, and from the flats of an earlier one, whatever the place of the layer that uses it.
 TEST_F(SharedTest, IsOneParameterWithAllItsUses) {
-  rule_ = [](const Param& param, const UnitPlace& place) {
+  rule_ = [](const Param& param, const UnitId& place) {
     FlatSpec spec = param.flat;
     spec.group = place.block;
     return spec;
@@ -172,15 +172,15 @@ TEST(Param, SegmentsCoverTheirRows) {
   EXPECT_TRUE(is_sliced(row));
   EXPECT_EQ(range_name(row), "q");
   EXPECT_EQ(range_shape(row), (Shape{24, 4}));
-  row.range = {8, 8};
+  row.range = IndexRange{8, 8};
   EXPECT_NO_THROW(fused_param("q", {row}, {8, 4}, {}, true));
   EXPECT_FALSE(is_sliced(row));
   EXPECT_EQ(range_name(row), "q[8:16]");
   EXPECT_EQ(range_shape(row), (Shape{8, 4}));
-  EXPECT_EQ(range_slice(row), (Slice{.dim = 0, .begin = 0, .extent = 8}));
-  for (const FileForm::Rows& other : {FileForm::Rows{9, 15}, {0, 15}, {8, 17}}) {
+  EXPECT_EQ(range_slice(row), (Slice{.dim = 0, .begin = 0, .size = 8}));
+  for (const IndexRange& other : {IndexRange{9, 15}, {0, 15}, {8, 17}}) {
     row.range = other;
-    EXPECT_THROW(fused_param("q", {row}, {8, 4}, {}, true), InternalError) << other.row;
+    EXPECT_THROW(fused_param("q", {row}, {8, 4}, {}, true), InternalError) << other.begin;
   }
   EXPECT_THROW(fused_param("qk", {{"q", 0, 6}, {"k", 5, 3}}, {8, 4}, {}, true), InternalError);
 }
@@ -207,7 +207,7 @@ TEST(Flat, HasAScaleForEachPart) {
 
 TEST(FlatPieces, RunsOfTheGlobalTensor) {
   const Flat flat("f", {}, {sliced_param("down", {4, 5}, 1, {.begin = 5, .total = 10}, {}, true)});
-  const SegmentPiece piece = segment_pieces(flat, 3, 9).front();
+  const SegmentRange piece = segment_ranges(flat, 3, 9).front();
   std::vector<std::array<std::int64_t, 3>> runs;
   for_each_global_run(segment_of(flat, piece), piece, [&](std::int64_t global, std::int64_t at, std::int64_t count) {
     runs.push_back({global, at, count});

@@ -129,7 +129,8 @@ double distance(const Vector& a, const Vector& b) {
   return std::sqrt(squares / of_b);
 }
 
-// E4M3 rounds by at most 2^-4 of a number, by less than 0.03 in the root mean square; products of two by less than 0.05.
+// E4M3 rounds by at most 2^-4 of a number, by less than 0.03 in the root mean square; products of two by less than
+// 0.05.
 TEST(Fp8BlockScaling, RoundsEachBlockByItsScale) {
   const Input in = inputs([](double value) { return value; });
   for (const Fp8BlockOptions& options : {Fp8BlockOptions{}, {.power_of_two = false}, {.margin = 3}}) {
@@ -150,7 +151,7 @@ TEST(Fp8BlockScaling, WeightsKeepNoScales) {
   weight.of_linear = true;
   EXPECT_TRUE(spec_of(weight, {.block = 1}).quantized_on_use);
   EXPECT_FALSE(spec_of(weight, {.block = 0}).quantized_on_use);
-  EXPECT_FALSE(spec_of(weight, {.kind = UnitPlace::Kind::head}).quantized_on_use);
+  EXPECT_FALSE(spec_of(weight, {.kind = UnitId::Kind::head}).quantized_on_use);
   const FlatSpec spec = spec_of(weight, {.block = 1});
   EXPECT_TRUE(spec.fp8());
   EXPECT_EQ(spec.gathered_in(DType::bf16), DType::bf16);

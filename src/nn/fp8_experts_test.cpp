@@ -47,7 +47,7 @@ class Fp8Context : public TestContext {
     weights_[index] = w;
     if (quantizer_ == nullptr) return;
     const Flat flat("w", {.gathered = DType::f8e4m3, .scaled = true, .transposed = true}, {param});
-    const std::int64_t parts = param.parts(), rows = param.shape[0] / parts, columns = param.shape[1];
+    const std::int64_t parts = param.gemm_matrices(), rows = param.shape[0] / parts, columns = param.shape[1];
     const TensorView amax = make(DType::f32, {flat.scale_count()}), scale = make(DType::f32, {flat.scale_count()}),
                      q = make(DType::f8e4m3, param.shape), elements = w.reshape({w.elements()});
     const TensorView transposed = make(DType::f8e4m3, {parts * columns, rows});
@@ -166,7 +166,8 @@ TEST(Fp8Experts, CountSaturatedElementsOfTheirRows) {
 }
 
 // What FP8 changes of a layer is what its roundings may change, by relative errors of at most 2^-4 (E4M3) and 2^-3
-// (E5M2), although each expert's weights are 2 times (gate and up) or 8 times (down) larger than those of the one before.
+// (E5M2), although each expert's weights are 2 times (gate and up) or 8 times (down) larger than those of the one
+// before.
 TEST(Fp8Experts, ALayerFollowsFloat32) {
   constexpr std::int64_t kRows = 200, kWidth = 16;
   MoeConfig config{.width = kWidth, .experts = 4, .top_k = 2, .inner = 32};
@@ -181,7 +182,7 @@ TEST(Fp8Experts, ALayerFollowsFloat32) {
     for (std::size_t i = 0; i < layer.params().size(); ++i) {
       const Param& param = layer.params()[i];
       Vector values = normals(param.name, param.elements(), 0.3, param.initial.kind == Initial::Kind::ones ? 1.0 : 0.0);
-      const std::size_t size = values.size() / static_cast<std::size_t>(param.parts());
+      const std::size_t size = values.size() / static_cast<std::size_t>(param.gemm_matrices());
       for (std::size_t k = 0; param.matrices > 0 && k < values.size(); ++k) {
         values[k] *= std::exp2((i == 3 ? 3 : 1) * (static_cast<double>(k / size) - 2));
       }

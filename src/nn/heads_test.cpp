@@ -86,11 +86,11 @@ TEST(Head, ClassesEqualTheReference) {
 }
 
 TEST(Head, AsksForLabels) {
-  HeadConfig config{.vocabulary = 12, .vocabulary_part = {.begin = 12, .total = 23}, .classes = 5};
+  HeadConfig config{.vocabulary = 12, .vocabulary_slice = {.begin = 12, .total = 23}, .classes = 5};
   EXPECT_EQ(labels_of(config), LabelSpec());
   config.kind = HeadKind::masked_language_model;
   EXPECT_EQ(labels_of(config), (LabelSpec{LabelRows::own, 23}));
-  config.vocabulary_part = {};
+  config.vocabulary_slice = {};
   EXPECT_EQ(labels_of(config), (LabelSpec{LabelRows::own, 12}));
   config.kind = HeadKind::token_classification;
   EXPECT_EQ(labels_of(config), (LabelSpec{LabelRows::own, 5}));
@@ -107,7 +107,7 @@ TEST(Head, RejectsClassesOfASharedOrSlicedProjection) {
   HeadConfig tied = config, sliced = config;
   tied.tied = true;
   EXPECT_THROW(HeadLayer(tied, "table"), InternalError);
-  sliced.vocabulary_part = {.total = 4};
+  sliced.vocabulary_slice = {.total = 4};
   EXPECT_THROW(HeadLayer{sliced}, InternalError);
 }
 

@@ -188,7 +188,8 @@ TEST(Layers, RecomputeRunsOnlyTheNeededOps) {
 
 // Of heads 2 and 3 of four, and of padding.
 TEST(Layers, SlopesOfBiasesHaveAFactor) {
-  const AttentionConfig config{.heads = 3, .heads_part = {.begin = 2, .total = 4}, .alibi = true, .alibi_scale = 0.125};
+  const AttentionConfig config{
+      .heads = 3, .heads_slice = {.begin = 2, .total = 4}, .alibi = true, .alibi_scale = 0.125};
   const std::vector<float> all = ops::alibi_slopes(4);
   EXPECT_EQ(config.alibi_slopes(), (std::vector<float>{0.125f * all[2], 0.125f * all[3], 0.0f}));
 }

@@ -254,7 +254,7 @@ TEST(MoeLayer, APartHasItsOwnExperts) {
   std::vector<std::string> names;
   std::set<std::string> params;
   for (int index = 0; index < 3; ++index) {
-    config.part = {.index = index, .parts = 3};
+    config.experts_shard = {.index = index, .count = 3};
     const MoeLayer layer(config, std::make_shared<RouterLoss>(config.loss()));
     EXPECT_EQ(layer.params()[1].shape, all.params()[1].shape) << "the router scores all experts";
     for (const int p : {2, 3}) {
@@ -271,7 +271,7 @@ TEST(MoeLayer, APartHasItsOwnExperts) {
       }
     }
   }
-  config.part.parts = 4;
+  config.experts_shard.count = 4;
   EXPECT_THROW(MoeLayer(config, std::make_shared<RouterLoss>(config.loss())), InternalError);
 }
 

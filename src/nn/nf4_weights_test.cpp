@@ -62,7 +62,7 @@ TEST(Nf4Weights, TheRuleLeavesWhatTrains) {
         return spec;
       },
       [](int block) { return block == 1; });
-  const UnitPlace other{UnitPlace::Kind::block, 0}, own{UnitPlace::Kind::block, 1}, head{UnitPlace::Kind::head};
+  const UnitId other{UnitId::Kind::block, 0}, own{UnitId::Kind::block, 1}, head{UnitId::Kind::head};
   EXPECT_TRUE(spec_of(of_linear("w", {2, 64}), own).packed());
   EXPECT_FALSE(spec_of(of_linear("w", {2, 64}), other).packed());
   EXPECT_FALSE(spec_of(of_linear("w", {2, 64}), head).packed());

@@ -8,25 +8,32 @@ namespace hawser::nn {
 
 namespace {
 
+std::string slice_text(const Segment& segment) {
+  if (!segment.slice) return cat(segment.name, ": all of ", segment.global.text());
+  const auto& [dim, begin, size] = *segment.slice;
+  return cat(segment.name, ": [", begin, ", ", begin + size, ") of dim ", dim, " of ", segment.global.text());
+}
+
 // The slice must have the shape `own` of the segment's rows on this rank, leading dims flattened.
 void expect_slice(const Segment& segment, const Shape& own) {
-  const Slice& slice = segment.slice;
   const Shape& global = segment.global;
-  HAWSER_CHECK(slice.extent == 0 || (slice.dim >= 0 && slice.dim < global.rank() && slice.begin >= 0 &&
-                                     slice.begin + slice.extent <= global[slice.dim]),
-               segment.name, ": [", slice.begin, ", ", slice.begin + slice.extent, ") of dim ", slice.dim, " of ",
-               global.text());
+  const std::string text = slice_text(segment);
+  if (const auto& slice = segment.slice) {
+    HAWSER_CHECK(slice->dim >= 0 && slice->dim < global.rank() && slice->begin >= 0 && slice->size > 0 &&
+                     slice->begin + slice->size <= global[slice->dim],
+                 text);
+  }
   const Shape sliced = segment_shape(segment);
   const int more = sliced.rank() - own.rank();
   bool same = more >= 0 && sliced.elements() == own.elements();
   for (int dim = 1; same && dim < own.rank(); ++dim) same = own[dim] == sliced[dim + more];
   HAWSER_CHECK(same, segment.name, ": a slice ", sliced.text(), " as ", own.text());
-  const FileForm::Rows& range = segment.range;
-  if (range.rows == 0) return;
-  HAWSER_CHECK(slice.dim == 0 && slice.extent > 0 && range.row >= 0 && range.row <= slice.begin &&
-                   slice.begin + slice.extent <= range.row + range.rows && range.row + range.rows <= global[0],
-               segment.name, ": [", slice.begin, ", ", slice.begin + slice.extent, ") of dim ", slice.dim, " of ",
-               global.text(), " in the range [", range.row, ", ", range.row + range.rows, ")");
+  if (!segment.range) return;
+  const IndexRange& range = *segment.range;
+  const auto& slice = segment.slice;
+  HAWSER_CHECK(slice && slice->dim == 0 && range.begin >= 0 && range.begin <= slice->begin &&
+                   slice->begin + slice->size <= range.end() && range.end() <= global[0],
+               text, " in the range [", range.begin, ", ", range.end(), ")");
 }
 
 void expect_file_form(const Segment& segment) {
@@ -34,22 +41,22 @@ void expect_file_form(const Segment& segment) {
   HAWSER_CHECK(!file.transposed || segment.global.rank() == 2, segment.name, ": transposed, but ",
                segment.global.text());
   if (file.row_order.empty()) return;
-  std::vector<FileForm::Rows> runs = file.row_order;
-  std::ranges::sort(runs, {}, &FileForm::Rows::row);
+  std::vector<IndexRange> runs = file.row_order;
+  std::ranges::sort(runs, {}, &IndexRange::begin);
   std::int64_t row = 0;
-  for (const FileForm::Rows& run : runs) {
-    HAWSER_CHECK(run.row == row && run.rows > 0, segment.name, ": row_order has row ", row, " not once");
-    row += run.rows;
+  for (const IndexRange& run : runs) {
+    HAWSER_CHECK(run.begin == row && run.count > 0, segment.name, ": row_order has row ", row, " not once");
+    row += run.count;
   }
   HAWSER_CHECK(row == segment.global[0], segment.name, ": row_order of ", row, " rows for ", segment.global.text());
 }
 
 }  // namespace
 
-std::int64_t PartOf::real(std::int64_t extent) const {
-  if (total == 0) return extent;
-  HAWSER_CHECK(begin >= 0 && begin < total, "a part that begins at ", begin, " of ", total);
-  return std::min(extent, total - begin);
+std::int64_t DimSlice::real(std::int64_t size) const {
+  if (!sliced()) return size;
+  HAWSER_CHECK(begin >= 0 && begin < total, "a slice that begins at ", begin, " of ", total);
+  return std::min(size, total - begin);
 }
 
 const std::vector<Segment>& Segments::list() const {
@@ -88,13 +95,13 @@ void set_unsliced(Param& param) {
   param.of_residual_rows = true;
 }
 
-Param sliced_param(const std::string& name, const Shape& shape, int dim, PartOf part, Initial initial, bool decay) {
+Param sliced_param(const std::string& name, const Shape& shape, int dim, DimSlice slice, Initial initial, bool decay) {
   Segment segment{.name = name, .row = 0, .rows = shape[0]};
-  if (part.total > 0) {
-    if (dim == 0) segment.rows = part.real(shape[0]);
-    segment.slice = {.dim = dim, .begin = part.begin, .extent = dim == 0 ? segment.rows : shape[dim]};
+  if (slice.sliced()) {
+    if (dim == 0) segment.rows = slice.real(shape[0]);
+    segment.slice = Slice{.dim = dim, .begin = slice.begin, .size = dim == 0 ? segment.rows : shape[dim]};
     segment.global = shape;
-    segment.global[dim] = part.total;
+    segment.global[dim] = slice.total;
   }
   const std::int64_t padding = shape[0] - segment.rows;
   return fused_param(name, {segment}, shape, initial, decay, padding);
@@ -119,20 +126,20 @@ Param fused_param(const std::string& name, std::vector<Segment> segments, const 
   return param;
 }
 
-Segment row_segment(const std::string& name, std::int64_t row, std::int64_t rows, const Shape& shape, PartOf part,
-                    FileForm::Rows range) {
+Segment row_segment(const std::string& name, std::int64_t row, std::int64_t rows, const Shape& shape, DimSlice slice,
+                    std::optional<IndexRange> range) {
   Segment segment{.name = name, .row = row, .rows = rows, .range = range};
-  if (part.total > 0) {
-    segment.slice = {.dim = 0, .begin = part.begin, .extent = rows};
+  if (slice.sliced()) {
+    segment.slice = Slice{.dim = 0, .begin = slice.begin, .size = rows};
     segment.global = shape;
-    segment.global[0] = part.total;
+    segment.global[0] = slice.total;
   }
   return segment;
 }
 
 Shape segment_shape(const Segment& segment) {
   Shape shape = segment.global;
-  if (segment.slice.extent > 0) shape[segment.slice.dim] = segment.slice.extent;
+  if (segment.slice) shape[segment.slice->dim] = segment.slice->size;
   return shape;
 }
 
@@ -144,25 +151,23 @@ Shape file_shape(const Segment& segment) {
 
 Shape range_shape(const Segment& segment) {
   Shape shape = segment.global;
-  if (segment.range.rows > 0) shape[0] = segment.range.rows;
+  if (segment.range) shape[0] = segment.range->count;
   return shape;
 }
 
-Slice range_slice(const Segment& segment) {
-  Slice slice = segment.slice;
-  slice.begin -= segment.range.row;
+std::optional<Slice> range_slice(const Segment& segment) {
+  std::optional<Slice> slice = segment.slice;
+  if (segment.range) slice->begin -= segment.range->begin;
   return slice;
 }
 
 std::string range_name(const Segment& segment) {
-  const FileForm::Rows& range = segment.range;
-  return range.rows > 0 ? cat(segment.name, '[', range.row, ':', range.row + range.rows, ']') : segment.name;
+  if (!segment.range) return segment.name;
+  return cat(segment.name, '[', segment.range->begin, ':', segment.range->end(), ']');
 }
 
 bool is_sliced(const Segment& segment) {
-  const Slice& slice = segment.slice;
-  const std::int64_t all = segment.range.rows > 0 && slice.dim == 0 ? segment.range.rows : segment.global[slice.dim];
-  return slice.extent > 0 && slice.extent < all;
+  return segment.slice && segment.slice->size < range_shape(segment)[segment.slice->dim];
 }
 
 }  // namespace hawser::nn

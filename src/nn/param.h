@@ -1,4 +1,4 @@
-// `Param`: a parameter as a layer declares it; `Segment`: the part of a global tensor that it holds; `FlatSpec`: how it
+// `Param`: a parameter as a layer declares it; `Segment`: the slice of a global tensor that it holds; `FlatSpec`: how it
 // is stored and sharded.
 //
 // A global tensor is one of the Hugging Face folder, whatever ranks there are. Example: down_proj [4096, 14336] over
@@ -6,7 +6,7 @@
 //
 //   {.name = "model.layers.0.mlp.down_proj.weight", .shape = {4096, 7168},
 //    .segments = {{.name = "model.layers.0.mlp.down_proj.weight", .row = 0, .rows = 4096,
-//                  .global = {4096, 14336}, .slice = {.dim = 1, .begin = 7168, .extent = 7168}}}}
+//                  .global = {4096, 14336}, .slice = {.dim = 1, .begin = 7168, .size = 7168}}}}
 //
 // A fused QKV of 32 heads and 8 key-value heads of 128 channels is one parameter [6144, 4096] with three segments:
 // q_proj in rows 0..4095, k_proj in 4096..5119, v_proj in 5120..6143. One GEMM reads it, and files have three tensors.
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/domain.h"
+#include "base/index_range.h"
 #include "tensor/tensor.h"
 
 namespace hawser::nn {
@@ -32,23 +33,21 @@ struct Initial {
   std::string rows_of = {};
 };
 
-// Indices [begin, begin + extent) of one dim of a tensor; extent 0: the whole tensor.
+// Indices [begin, begin + size) of one dim of a tensor: what a tensor or expert rank has of it. In DTensor's words the
+// tensor is Shard(dim) over these ranks.
 struct Slice {
   int dim = 0;
-  std::int64_t begin = 0, extent = 0;
+  std::int64_t begin = 0, size = 0;
   bool operator==(const Slice&) const = default;
 };
 
 // How a Hugging Face file stores a tensor. Everything else, checkpoints included, has the model's form: rows in the
 // model's order, [out, in].
 struct FileForm {
-  struct Rows {
-    std::int64_t row = 0, rows = 0;
-    bool operator==(const Rows&) const = default;
-  };
-  bool transposed = false;      // the file has [in, out] (Conv1D of GPT-2)
-  std::vector<Rows> row_order;  // the model's rows in the order of the file's (its columns if transposed), each once;
-                                // empty: the same order. GPT-NeoX's QKV has the rows of each head together
+  bool transposed = false;  // the file has [in, out] (Conv1D of GPT-2)
+  // The model's rows in the order of the file's (its columns if transposed), each once. GPT-NeoX's QKV has the rows of
+  // each head together. Without ranges the order is the same.
+  std::vector<IndexRange> row_order;
   bool operator==(const FileForm&) const = default;
 };
 
@@ -61,12 +60,12 @@ struct Segment {
   // becomes that of just these rows. It may have more dims than the parameter: its leading dims are then flattened into
   // rows (experts' weights [E, out, in] in a parameter [E * out, in]).
   Shape global = {};
-  Slice slice = {};  // the part of the global tensor that these rows are
+  std::optional<Slice> slice = {};  // what these rows are of the global tensor; absent: all of it (Replicate)
   FileForm file = {};
-  // Rows of `global` that are a matrix of their own where elements share a value (nn/extent.h), and where an optimizer
-  // needs complete matrices: q, k or v of a fused QKV, on one rank, too. The slice is all of them or a part. No rows:
-  // the tensor has no ranges.
-  FileForm::Rows range = {};
+  // Rows of `global` that are a matrix of their own where elements share a value (nn/granularity.h), and where an
+  // optimizer needs complete matrices: q, k or v of a fused QKV, on one rank, too. The slice is all of them or a part.
+  // Absent: the tensor has no ranges.
+  std::optional<IndexRange> range = {};
   bool may_be_absent = false;  // weights without it are complete: it then starts with its initial values
   bool operator==(const Segment&) const = default;
 };
@@ -95,14 +94,16 @@ class Segments {
   std::shared_ptr<std::vector<Segment>> list_;  // null: no segments
 };
 
-// The part of a global extent that a rank's layer has: [begin, begin + its own extent) of total; total 0: all. Tensor
-// ranks have equal extents, so that one plan serves them all: of a vocabulary, the last rank's may end after total. Its
-// rows from there on are padding (Param::padding).
-struct PartOf {
+// The indices of a dim that a rank's layer has, of `total` in the model: those from `begin` on, as many as the layer's
+// own size. By default the layer has all of them. Example: heads 8 to 15 of 32 are {.begin = 8, .total = 32} in a layer
+// of 8 heads. Tensor ranks have equal sizes, so that one plan serves them all: of a vocabulary, the last rank's may end
+// after total. Its rows from there on are padding (Param::padding).
+struct DimSlice {
   std::int64_t begin = 0, total = 0;
 
-  // How many of `extent` are no padding. InternalError if none is.
-  std::int64_t real(std::int64_t extent) const;
+  bool sliced() const { return total > 0; }
+  // How many of `size` indices are no padding. InternalError if none is.
+  std::int64_t real(std::int64_t size) const;
 };
 
 // What the parameters of one flat buffer have in common (nn/flat.h).
@@ -113,7 +114,7 @@ struct FlatSpec {
   // Dtype that layers read; absent: the compute dtype. DType::nf4: frozen weights of Linears and experts only, whose
   // rows on this rank are whole blocks.
   std::optional<DType> gathered;
-  // Each parameter has a float32 scale for each of its Param::parts(), of the global parameter: equal on
+  // Each parameter has a float32 scale for each of its Param::gemm_matrices(), of the global parameter: equal on
   // tensor-parallel ranks, which have slices of it. Weights of Linears and experts only.
   bool scaled = false;
   // Backward reads the matrices with rows and columns exchanged (Scaled::transposed), as GEMMs of FP8 need them, and
@@ -173,37 +174,38 @@ struct Param {
   bool of_residual_rows = false;
 
   std::int64_t elements() const { return shape.elements(); }
-  std::int64_t parts() const { return matrices > 0 ? matrices : 1; }
+  std::int64_t gemm_matrices() const { return matrices > 0 ? matrices : 1; }
 };
 
 // A Param that is one global tensor.
 Param full_param(const std::string& name, const Shape& shape, Initial initial, bool decay);
 // A Param that is one global tensor, with Domain::replicated and without weight decay: a norm, or the bias of a
-// row-parallel Linear.
+// row-parallel Linear. Over the tensor ranks it is Replicate.
 Param replicated_param(const std::string& name, const Shape& shape, Initial initial);
 // replicated_param with FlatSpec::partial_gradient: a matrix beside a sliced one, such as A of an adapter of a
-// column-parallel Linear.
+// column-parallel Linear. Its gradient is Partial over the tensor ranks.
 Param partial_param(const std::string& name, const Shape& shape, Initial initial, bool decay);
 // Makes `param`, which is not sliced, that of a Linear which every tensor rank has all of (Linear::sliced).
 void set_unsliced(Param& param);
-// A Param that is part of dim `dim` of one global tensor; of dim 0, it may have padding.
-Param sliced_param(const std::string& name, const Shape& shape, int dim, PartOf part, Initial initial, bool decay);
+// A Param that has a slice of dim `dim` of one global tensor, Shard(dim) over the tensor ranks; of dim 0, it may have
+// padding.
+Param sliced_param(const std::string& name, const Shape& shape, int dim, DimSlice slice, Initial initial, bool decay);
 // A Param of several segments with the same row length, one after another, and rows of padding. Throws InternalError
 // unless they are all its rows, and each segment has the shape of its slice, leading dims flattened.
 Param fused_param(const std::string& name, std::vector<Segment> segments, const Shape& shape, Initial initial,
                   bool decay, std::int64_t padding = 0);
-// A Segment that has part of the rows of a global tensor [rows of `part`, the other dims of `shape`].
-Segment row_segment(const std::string& name, std::int64_t row, std::int64_t rows, const Shape& shape, PartOf part,
-                    FileForm::Rows range = {});
+// A Segment that has part of the rows of a global tensor [rows of `slice`, the other dims of `shape`].
+Segment row_segment(const std::string& name, std::int64_t row, std::int64_t rows, const Shape& shape, DimSlice slice,
+                    std::optional<IndexRange> range = {});
 // The shape of a segment on this rank: Segment::global, with the slice's extent.
 Shape segment_shape(const Segment& segment);
 // The shape that the file has: Segment::global, with its dims swapped if FileForm::transposed.
 Shape file_shape(const Segment& segment);
 
 // What counts as a tensor where elements share a value: Segment::range, or all of Segment::global. The slice is
-// Segment::slice, its indices from the range's first row on. The name: the tensor's, of a range "NAME[first row:end]".
+// Segment::slice, with indices from the range's first row on. The name: the tensor's, of a range "NAME[first row:end]".
 Shape range_shape(const Segment& segment);
-Slice range_slice(const Segment& segment);
+std::optional<Slice> range_slice(const Segment& segment);
 std::string range_name(const Segment& segment);
 // Whether this rank has only a part of it.
 bool is_sliced(const Segment& segment);

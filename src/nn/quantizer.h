@@ -33,7 +33,7 @@
 
 #include "base/training_options.h"
 #include "ops/quantize/fp8_output.h"
-#include "ops/quantize/parts.h"
+#include "ops/quantize/matrices.h"
 #include "tensor/tensor.h"
 
 namespace hawser::nn {
@@ -80,7 +80,7 @@ struct Quantization {
 };
 
 // Elements [begin, begin + values.elements()) of a flat.
-struct FlatPiece {
+struct FlatValues {
   const Flat& flat;
   std::int64_t begin = 0;
   TensorView values;  // one dim, float32 or bf16: FlatSpec::stored, or loaded values of a frozen flat
@@ -146,16 +146,18 @@ class Quantizer {
 
   // Writes the amax of each scale's part of the parameters, float32 [Flat::scale_count()], as far as the piece has it;
   // 0 where it has nothing.
-  virtual void measure(Stream&, const FlatPiece& piece, const TensorView& amax) const = 0;
+  virtual void measure(Stream&, const FlatValues& piece, const TensorView& amax) const = 0;
   // The parts of the piece that begins at element `begin` of the flat whose amaxes measure() writes, if they are those
-  // of ops::amax_of_parts: an optimizer may then record them as it writes the weights (optim::FlatUpdate::amax).
+  // of ops::amax_of_matrices: an optimizer may then record them as it writes the weights (optim::FlatUpdate::amax).
   // Empty: they are not.
-  virtual std::vector<ops::EqualParts> measured_parts(const Flat& /*flat*/, std::int64_t /*begin*/) const { return {}; }
+  virtual std::vector<ops::EqualMatrices> measured_matrices(const Flat& /*flat*/, std::int64_t /*begin*/) const {
+    return {};
+  }
   // The scales [Flat::scale_count()] of all parameters from the amaxes of all ranks. An amax that is not finite must
   // leave its scale as it is.
   virtual void weight_scales(Stream&, const Flat& flat, const TensorView& amax, const TensorView& scales) const = 0;
   // q of each element of the piece: dense [count], in FlatSpec::gathered. It does not depend on how the flat is cut.
-  virtual void quantize_weights(Stream&, const FlatPiece& piece, const TensorView& scales,
+  virtual void quantize_weights(Stream&, const FlatValues& piece, const TensorView& scales,
                                 const TensorView& q) const = 0;
 };
 

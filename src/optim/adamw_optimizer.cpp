@@ -28,25 +28,25 @@ class AdamW : public Optimizer {
   }
 
   void update(Stream& stream, const FlatUpdate& u) const override {
-    const std::vector<ops::EqualParts> parts(u.measured.begin(), u.measured.end());
+    const std::vector<ops::EqualMatrices> matrices(u.measured.begin(), u.measured.end());
     const int group = u.flat.spec().group < settings_.groups ? u.flat.spec().group : 0;
     const auto decay = static_cast<std::size_t>(group) < settings_.group_decays.size()
                            ? settings_.group_decays[static_cast<std::size_t>(group)]
                            : settings_.weight_decay;
     for (const UpdateRun& run : update_runs(u.flat, u.begin, u.count, decay)) {
-      const auto part = [&](const TensorView& view) {
+      const auto matrix = [&](const TensorView& view) {
         return view.empty() ? TensorView() : view.rows(run.begin, run.count);
       };
-      ops::adamw(stream, {.weight = part(u.weights),
-                          .gradient = part(u.gradient),
-                          .exp_avg = part(u.slots[0]),
-                          .exp_avg_sq = part(u.slots[1]),
-                          .compute_weight = part(u.compute),
+      ops::adamw(stream, {.weight = matrix(u.weights),
+                          .gradient = matrix(u.gradient),
+                          .exp_avg = matrix(u.slots[0]),
+                          .exp_avg_sq = matrix(u.slots[1]),
+                          .compute_weight = matrix(u.compute),
                           .hyper = hyper_of(u.scalars, group),
                           .coefficient = u.coefficient,
                           .skip = u.skip,
                           .amax = u.amax,
-                          .parts = ops::parts_from(parts, run.begin),
+                          .matrices = ops::matrices_from(matrices, run.begin),
                           .beta1 = settings_.beta1,
                           .beta2 = settings_.beta2,
                           .epsilon = settings_.epsilon,

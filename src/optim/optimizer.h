@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "nn/extent.h"
-#include "ops/quantize/parts.h"
+#include "nn/granularity.h"
+#include "ops/quantize/matrices.h"
 
 namespace hawser::optim {
 
@@ -21,12 +21,12 @@ constexpr int kGroups = 16;
 // Values that an optimizer keeps of its own from step to step.
 constexpr std::int64_t kKeptScalars = 4;
 
-// A part of the state of a flat, zero at first. Checkpoints store it as "optimizer/NAME/TENSOR" (nn/extent.h), so that
-// any mesh loads what another saved.
+// A part of the state of a flat, zero at first. Checkpoints store it as "optimizer/NAME/TENSOR" (nn/granularity.h), so
+// that any mesh loads what another saved.
 struct StateSlot {
   std::string name;
   DType dtype = DType::f32;
-  nn::Extent extent = {};
+  nn::Granularity granularity = {};
 };
 
 // A phase of the update of a flat, and what the ranks exchange after it, before the next phase. The last phase
@@ -34,7 +34,7 @@ struct StateSlot {
 struct Phase {
   // float32 values that each rank adds to, zero at first. The next phase reads their sums over all ranks that together
   // hold one copy of the flat's global tensors, every element counted once; equal bits on these ranks. The layout
-  // must be that of global tensors (nn::ExtentPart::sum_first), equal on all ranks.
+  // must be that of global tensors (nn::SegmentValues::sum_first), equal on all ranks.
   std::int64_t sums = 0;
   // A rank writes all elements of its shard; the next phase reads those of all shards of the flat.
   std::optional<DType> gathers = {};
@@ -78,19 +78,19 @@ struct FlatUpdate {
   TensorView weights;   // [count] in FlatSpec::stored (float32 by default), updated in place
   TensorView gradient;  // float32 [count], before clipping. update() may overwrite it: no later op but the
                         // next phases reads it
-  std::span<const TensorView> slots;  // in the order of slots(flat): [nn::extent_count]; updated in place
+  std::span<const TensorView> slots;  // in the order of slots(flat): [nn::value_count]; updated in place
   TensorView compute;  // [count]: receives the updated weights, rounded to its dtype; empty: layers read `weights`, or
                        // the caller rounds, as it does for weights with scales
   TensorView scalars;  // what prepare() wrote
   // Of the last phase, if the optimizer records amaxes. float32 [Flat::scale_count()], 0 before: the largest magnitude
-  // of the updated weights in each part of `measured`, with the bits of ops::amax_of_parts, also if the step is
+  // of the updated weights in each part of `measured`, with the bits of ops::amax_of_matrices, also if the step is
   // skipped. Empty: not asked for.
   TensorView amax = {};
-  std::span<const ops::EqualParts> measured = {};
+  std::span<const ops::EqualMatrices> measured = {};
   TensorView coefficient;  // float32 [1]: factor of the gradient (clipping, loss scale)
   TensorView skip;         // int32 [1]: if not 0, no phase changes weights, slots or `compute`; amax is written
-  // Random numbers are a function of these and of the element of the global tensor (nn/flat_pieces.h): the same bits on
-  // every mesh. `step`, int32 [1]: number of the step in the run.
+  // Random numbers are a function of these and of the element of the global tensor (nn/segment_ranges.h): the same bits
+  // on every mesh. `step`, int32 [1]: number of the step in the run.
   std::uint64_t seed = 0;
   TensorView step;
   Exchanged received;  // what the phase before exchanged: sums; the flat gathered, or the shard scattered
@@ -116,9 +116,9 @@ class Optimizer {
   // Of a trainable flat. These depend on nothing but the flat's spec and parameters, and are equal on all ranks.
   virtual std::vector<StateSlot> slots(const nn::Flat& flat) const = 0;
   virtual std::vector<Phase> phases(const nn::Flat& /*flat*/) const { return {{}}; }
-  // Whether an update needs complete matrices (nn/extent.h), which its phases gather; of matrices that a slice cuts,
-  // with Phase::slices. A slice of the leading dims of [E, out, in] has complete matrices. step::ModelState rejects a
-  // flat whose matrices no phase completes, and one that has several slices of a matrix.
+  // Whether an update needs complete matrices (nn/granularity.h), which its phases gather; of matrices that a slice
+  // cuts, with Phase::slices. A slice of the leading dims of [E, out, in] has complete matrices. step::ModelState
+  // rejects a flat whose matrices no phase completes, and one that has several slices of a matrix.
   virtual bool needs_matrices(const nn::Flat& /*flat*/) const { return false; }
   // Whether the last phase writes FlatUpdate::amax; otherwise the caller reads the updated weights once more.
   virtual bool records_amaxes(const nn::Flat& /*flat*/) const { return false; }

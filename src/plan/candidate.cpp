@@ -9,7 +9,8 @@
 
 namespace hawser::plan {
 
-std::vector<step::Pass> Schedule::of_stage(const models::Partition& partition, int stage, int micro_batches) const {
+std::vector<step::Pass> Schedule::of_stage(const models::PipelinePartition& partition, int stage,
+                                           int micro_batches) const {
   return passes ? passes(stage, micro_batches) : step::grouped_passes(micro_batches, group, partition, stage);
 }
 
@@ -30,7 +31,7 @@ int Schedule::in_flight(int stages, int micro_batches) const {
   return static_cast<int>(most);
 }
 
-Candidate candidate_of(const Recipe& recipe, Split split, int blocks) {
+Candidate candidate_of(const Recipe& recipe, Parallelism split, int blocks) {
   Candidate out{.split = std::move(split)};
   for (int block = 0; block < blocks; ++block) {
     out.blocks.push_back({.checkpointing = checkpointing_of(recipe.memory, block),
@@ -77,7 +78,7 @@ std::shared_ptr<const models::Model> with_blocks(const models::Model& model, int
 
 ModelOf same_on_all_ranks(const models::Model& model) {
   const auto small = std::make_shared<std::map<int, std::shared_ptr<const models::Model>>>();
-  return [&model, small](const Split&, int, int blocks) -> std::shared_ptr<const models::Model> {
+  return [&model, small](const Parallelism&, int, int blocks) -> std::shared_ptr<const models::Model> {
     if (blocks >= model.blocks()) return {std::shared_ptr<const models::Model>(), &model};
     std::shared_ptr<const models::Model>& shortened = (*small)[blocks];
     if (shortened == nullptr) shortened = with_blocks(model, blocks);

@@ -29,7 +29,7 @@ struct BlockPolicy {
 enum class StatePlace { device, host };
 
 struct Candidate {
-  Split split;
+  Parallelism split;
   std::vector<BlockPolicy> blocks;         // by block; of a model with fewer blocks the first ones
   StatePlace state = StatePlace::device;   // of flats that train: master weights and the optimizer's slots
   StatePlace frozen = StatePlace::device;  // of frozen weights; on the host they are loaded before each use
@@ -38,14 +38,15 @@ struct Candidate {
 };
 
 // The choices that a recipe makes; memory.activation_checkpointing: auto as none.
-Candidate candidate_of(const Recipe& recipe, Split split, int blocks);
+Candidate candidate_of(const Recipe& recipe, Parallelism split, int blocks);
 
 // Sets policies and places of the choices that layout_choices() returns for the candidate's split.
 void apply(const Candidate& candidate, const models::Model& model, LayoutChoices& choices);
 
-// The model as a rank of a split has it: its slices of tensors and its experts, with the first `blocks` blocks. All ranks
-// of a split have the same layers. The planner calls it for splits and numbers of blocks that differ from the run's.
-using ModelOf = std::function<std::shared_ptr<const models::Model>(const Split& split, int rank, int blocks)>;
+// The model as a rank of a split has it: its slices of tensors and its experts, with the first `blocks` blocks. All
+// ranks of a split have the same layers. The planner calls it for splits and numbers of blocks that differ from the
+// run's.
+using ModelOf = std::function<std::shared_ptr<const models::Model>(const Parallelism& split, int rank, int blocks)>;
 // Of a model that all ranks have as it is, which the function borrows. One of fewer blocks has the layers of its
 // description.
 ModelOf same_on_all_ranks(const models::Model& model);

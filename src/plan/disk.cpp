@@ -63,13 +63,13 @@ std::int64_t checkpoint_bytes(const models::Model& model, const Layout& layout) 
     if (!spec.changes()) continue;
     // Slices count as their global tensors, but other ranks' experts are tensors that this model does not have.
     const std::int64_t parts = spec.domain == Domain::expert ? layout.mesh.expert : 1;
-    const auto saved = [&](const nn::Extent& extent, DType dtype) {
-      return parts * nn::saved_count(flat, extent) * size_of(dtype);
+    const auto saved = [&](const nn::Granularity& granularity, DType dtype) {
+      return parts * nn::saved_count(flat, granularity) * size_of(dtype);
     };
     bytes += saved({}, spec.stored_in(layout.compute));
-    if (spec.scaled) bytes += saved(nn::kScaleExtent, DType::f32);
+    if (spec.scaled) bytes += saved(nn::kScaleGranularity, DType::f32);
     if (!spec.trainable) continue;
-    for (const optim::StateSlot& slot : layout.optimizer->slots(flat)) bytes += saved(slot.extent, slot.dtype);
+    for (const optim::StateSlot& slot : layout.optimizer->slots(flat)) bytes += saved(slot.granularity, slot.dtype);
   }
   if (const std::vector<step::ScaledSite> sites = scaled_sites(layout); !sites.empty()) {
     bytes += static_cast<std::int64_t>(sites.size()) * (1 + layout.quantizer->history()) * size_of(DType::f32);

@@ -85,7 +85,7 @@ std::vector<const RankPlan*> pointers(const std::vector<RankPlan>& plans) {
 }  // namespace
 
 Candidate Forecaster::candidate_of(const Recipe& recipe) const {
-  Split split = choices_.split ? choices_.split(recipe, world_) : split_of(recipe, world_);
+  Parallelism split = choices_.split ? choices_.split(recipe, world_) : split_of(recipe, world_);
   return plan::candidate_of(recipe, std::move(split), model_.blocks());
 }
 

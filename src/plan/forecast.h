@@ -96,19 +96,19 @@ struct FittingRanks {
 struct Alternatives {
   std::vector<Suggestion> suggestions;  // on as many ranks
   std::optional<FittingRanks> ranks;
-  // If there are no suggestions: what a rank needs at least, by an estimate, and the changes for it; without changes the
-  // bytes of weights and optimizer state alone, which are too many.
+  // If there are no suggestions: what a rank needs at least, by an estimate, and the changes for it; without changes
+  // the bytes of weights and optimizer state alone, which are too many.
   std::optional<Suggestion> least = {};
 };
 
 // Completes the choices of a recipe and a candidate before the layout is derived: by seams, and by the partition and
-// the schedule of pipeline stages unless the Split has them. Recipes do not describe these yet (tests).
+// the schedule of pipeline stages unless the Parallelism has them. Recipes do not describe these yet (tests).
 using CompleteChoices = std::function<void(LayoutChoices&, const models::Model&)>;
 
 // What the planner needs for choices that recipes have no keys for yet: tests fill it.
 struct Choices {
   // How ranks divide the model. Null: split_of the recipe.
-  std::function<Split(const Recipe&, int world)> split;
+  std::function<Parallelism(const Recipe&, int world)> split;
   ModelOf model;             // null: same_on_all_ranks
   CompleteChoices complete;  // null: nothing
   // What is varied besides keys, by suggestions() and, if checkpointing is auto, by forecast(): offload of the blocks'
@@ -119,7 +119,7 @@ struct Choices {
   bool weights_on_host = false;
   // suggestions() only: other splits over as many ranks. forecast() has that of `split` and does not look at these; to
   // choose among splits, compare the forecasts of one Candidate each, or of a Forecaster each. Null: none.
-  std::function<std::vector<Split>(const Recipe&, int world)> splits;
+  std::function<std::vector<Parallelism>(const Recipe&, int world)> splits;
   // The changes that name what `to` has and a recipe cannot say. Needed by suggestions of it.
   std::function<std::vector<Change>(const Candidate& to)> changes;
 };

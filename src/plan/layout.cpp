@@ -86,7 +86,7 @@ void bound_pass(const CachedPass& pass, step::BatchBounds& bounds) {
 Layout derive(LayoutChoices choices, const models::Model& model) {
   comm::MeshSizes& mesh = choices.mesh;
   if (choices.partition.stages > 1) mesh.pipeline = choices.partition.stages;
-  mesh.interleaved = choices.partition.chunks() > choices.partition.stages;
+  mesh.interleaved = choices.partition.model_chunks() > choices.partition.stages;
   mesh.tied = models::tied_stages(model, choices.partition);
   if (choices.policies.empty()) choices.policies.resize(static_cast<std::size_t>(model.layers()));
   Layout layout(std::move(choices));
@@ -115,7 +115,7 @@ namespace {
 bool in_fp8(const models::Model& model, int layer, nn::Site site) {
   const std::vector<int> weights = model.layer(layer).linear_weights(site);
   const auto count = std::ranges::count_if(weights, [&](int weight) {
-    const models::ParamPlace& place = model.layer_params(layer)[static_cast<std::size_t>(weight)];
+    const models::ParamIndex& place = model.layer_params(layer)[static_cast<std::size_t>(weight)];
     return model.flat(place.flat).spec().fp8();
   });
   HAWSER_CHECK(count == 0 || count == static_cast<std::ptrdiff_t>(weights.size()), "layer ", layer, "'s ",
@@ -197,7 +197,7 @@ void check_fp8_sizes(const models::Model& model, const Recipe& recipe) {
   for (const nn::Flat& flat : model.flats()) {
     for (const nn::Param& param : flat.params()) {
       if (!param.of_linear || !flat.spec().fp8()) continue;
-      const std::int64_t rows = param.shape[0] / param.parts();
+      const std::int64_t rows = param.shape[0] / param.gemm_matrices();
       if (rows % kFp8Multiple == 0 && param.shape[1] % kFp8Multiple == 0) continue;
       problems.add({.file = place.file,
                     .what = "FP8 on a GPU needs weights with rows and columns that are multiples of 16",
@@ -212,9 +212,9 @@ void check_fp8_sizes(const models::Model& model, const Recipe& recipe) {
 
 }  // namespace
 
-Split split_of(const Recipe& recipe, int world) {
+Parallelism split_of(const Recipe& recipe, int world) {
   const ParallelRecipe& p = recipe.parallel;
-  Split split{
+  Parallelism split{
       .mesh = comm::mesh_sizes(world / p.pipeline_parallel_degree, p.hybrid_shard_degree, p.context_parallel_degree)};
   split.mesh.pipeline = p.pipeline_parallel_degree;
   return split;
@@ -230,7 +230,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   return derive(layout_choices(recipe, model, world, compute, threads, device), model);
 }
 
-LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, const Split& split, DType compute,
+LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, const Parallelism& split, DType compute,
                              int threads, DeviceKind device) {
   LayoutChoices choices{split};
   choices.device = device;
@@ -354,11 +354,12 @@ std::vector<step::ScaledSite> scaled_sites(const Layout& layout) {
 }
 
 step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool optimizer) {
-  const auto cut = [&](Domain domain) {
-    const step::Cut shard{.parts = mesh.shard(domain).size(), .part = mesh.shard(domain).index()};
-    return step::DomainCut{.optimizer = shard, .weights = layout.gathers_weights() ? shard : step::Cut{}};
+  const auto sharding = [&](Domain domain) {
+    const EqualShard shard{.index = mesh.shard(domain).index(), .count = mesh.shard(domain).size()};
+    return step::FlatSharding{.optimizer = shard, .weights = layout.gathers_weights() ? shard : EqualShard{}};
   };
-  return {.cuts = {cut(Domain::sliced), cut(Domain::replicated), cut(Domain::expert), cut(Domain::kv_copies)},
+  return {.shardings = {sharding(Domain::sliced), sharding(Domain::replicated), sharding(Domain::expert),
+                        sharding(Domain::kv_copies)},
           .compute = layout.compute,
           .optimizer = optimizer ? layout.optimizer : nullptr,
           .quantizer = layout.quantizer,
@@ -367,7 +368,7 @@ step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool op
           .verifies = optimizer && layout.verify_every > 0,
           .kv_cache_rows = layout.cached ? layout.cached->cache_rows : 0,
           .partition = layout.partition,
-          .stage = mesh.place().pipeline};
+          .stage = mesh.coordinate().pipeline};
 }
 
 nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
@@ -406,8 +407,9 @@ void check_experts(const Layout& layout, const models::Model& model) {
   HAWSER_CHECK(layout.mesh.expert == 1 || !layout.mesh.expert_over_tensor || layout.sequence_parallel,
                "experts over tensor ranks, which route the same rows without sequence parallelism");
   for (const models::BlockDescription& block : model.description().blocks) {
-    HAWSER_CHECK(!block.moe || block.moe->part.parts == layout.mesh.expert, "a model with 1 / ",
-                 block.moe ? block.moe->part.parts : 1, " of the experts on ", layout.mesh.expert, " expert ranks");
+    HAWSER_CHECK(!block.moe || block.moe->experts_shard.count == layout.mesh.expert, "a model with 1 / ",
+                 block.moe ? block.moe->experts_shard.count : 1, " of the experts on ", layout.mesh.expert,
+                 " expert ranks");
   }
 }
 

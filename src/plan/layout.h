@@ -33,14 +33,16 @@
 
 namespace hawser::plan {
 
-// The order of the passes of all pipeline stages (step/pass.h), as data. Any order in which
-// - each chunk of the stage has one forward and one backward pass of each micro-batch, in this order, and, if a layer
+// The order of the passes of all pipeline stages (step/pass.h), as data. Any order in which - each model chunk of the
+// stage has one forward and one backward pass of each micro-batch, in this order, and, if a layer
 //   of it delays weight gradients, one of weight gradients after these (otherwise that may be absent);
-// - the two stages of a lane (comm::Mesh::lane), which may have several boundaries between chunks, send and receive in
+// - the two stages of a lane (comm::Mesh::lane), which may have several boundaries between model chunks, send and
+// receive in
 //   one order;
 // - no stages wait for each other in a circle: a stage sends what all its passes compute in one order, and receives in
 //   one (program::StreamId), in each of which a call may wait for its peer's;
-// - if layers add losses (nn::AuxiliaryLoss), all chunks of a stage run forward of a micro-batch before one of them
+// - if layers add losses (nn::AuxiliaryLoss), all model chunks of a stage run forward of a micro-batch before one of
+// them
 //   runs backward of it, and the stages end forward in one order of micro-batches.
 // step::make_program checks the list of one stage, check_plans (plan/plan.h) those of all stages together.
 struct Schedule {
@@ -51,17 +53,17 @@ struct Schedule {
   int group = 1;                // micro-batches of a group: forward of all precedes backward of the first
   bool delays_weights = false;  // weight gradients are passes of their own in all blocks (nn::SavePolicy)
 
-  std::vector<step::Pass> of_stage(const models::Partition& partition, int stage, int micro_batches) const;
+  std::vector<step::Pass> of_stage(const models::PipelinePartition& partition, int stage, int micro_batches) const;
   // The most micro-batches of a stage of which a pass has run and another has not.
   int in_flight(int stages, int micro_batches) const;
 };
 
 // How the ranks of a run divide a model. A rank's Model, with its slices of tensors and its experts, follows from it.
-struct Split {
-  comm::MeshSizes mesh;            // derive() completes it: `pipeline` of several stages, `interleaved` and `tied`
-  models::Partition partition;     // over pipeline stages
-  bool sequence_parallel = false;  // tensor ranks divide the residual's rows (nn::Redistribute)
-  Schedule schedule;               // of the stages
+struct Parallelism {
+  comm::MeshSizes mesh;                 // derive() completes it: `pipeline` of several stages, `interleaved` and `tied`
+  models::PipelinePartition partition;  // over pipeline stages
+  bool sequence_parallel = false;       // tensor ranks divide the residual's rows (nn::Redistribute)
+  Schedule schedule;                    // of the stages
 };
 
 // A pass of generation (step::Purpose::logits): new tokens of some sequences, which attend to the cached keys and
@@ -74,7 +76,7 @@ struct CachedPass {
 };
 
 // What a recipe, the planner or a test chooses of a rank's step. Fields may be set in any order.
-struct LayoutChoices : Split {
+struct LayoutChoices : Parallelism {
   DeviceKind device = DeviceKind::cpu;  // the device it is planned for, or runs on
   int threads = 1;                      // CPU threads of the compute stream
   batches::BatchSizes batch_sizes;      // of a micro-batch on one data rank
@@ -118,8 +120,9 @@ struct LayoutChoices : Split {
   int data_ranks() const { return mesh.shard * mesh.replicate; }  // ranks with sequences of their own
 };
 
-// The choices, completed (Split::mesh, policies), and what follows from them. Only derive() makes one, and only
-// calibrating(), verified() and of_refused_steps() change one. To change a choice, change LayoutChoices and derive again.
+// The choices, completed (Parallelism::mesh, policies), and what follows from them. Only derive() makes one, and only
+// calibrating(), verified() and of_refused_steps() change one. To change a choice, change LayoutChoices and derive
+// again.
 struct Layout : LayoutChoices {
   Layout() = default;  // of no model yet
 
@@ -154,7 +157,7 @@ LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, i
                              DeviceKind device = DeviceKind::cpu);
 
 // The same with other ranks than those of the recipe's keys. `model`: as a rank of the split has it.
-LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, const Split& split, DType compute,
+LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, const Parallelism& split, DType compute,
                              int threads, DeviceKind device);
 
 // The layout of the recipe's choices.
@@ -162,7 +165,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
                    DeviceKind device = DeviceKind::cpu);
 
 // The split of the recipe's keys. With pipeline stages the caller sets the partition.
-Split split_of(const Recipe& recipe, int world);
+Parallelism split_of(const Recipe& recipe, int world);
 
 // run.deterministic if it is set; otherwise true on the CPU and false on CUDA, where it costs time and, in attention's
 // backward, memory quadratic in the length, and supports no lengths beyond ops::kDeterministicBytes.

@@ -75,7 +75,7 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
                    program::Placing placing, std::int64_t max_bytes) {
   RankPlan plan;
   plan.purpose = purpose;
-  plan.stage = comm::place_of(rank, layout.mesh).pipeline;
+  plan.stage = comm::coordinate_of(rank, layout.mesh).pipeline;
   plan.program = step::make_program(model, schedule_options(layout, purpose, plan.stage));
   MetaDevice device(layout.device);
   const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(rank));
@@ -118,7 +118,7 @@ std::vector<RankPlan> plan_stages(const models::Model& model, const Layout& layo
                                   bool optimizer) {
   std::vector<RankPlan> plans;
   std::vector<int> ranks;
-  comm::MeshPlace place = comm::place_of(rank, layout.mesh);
+  comm::MeshCoordinate place = comm::coordinate_of(rank, layout.mesh);
   for (place.pipeline = 0; place.pipeline < layout.mesh.pipeline; ++place.pipeline) {
     ranks.push_back(comm::rank_of(place, layout.mesh));
     plans.push_back(plan_rank(model, layout, purpose, ranks.back(), optimizer));
@@ -239,8 +239,8 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
     const step::MaskBounds& m = bounds.with_mask(mask);
     return (m.diagonal_pairs + m.off_diagonal_pairs) / bounds.context_heads;
   };
-  const models::Partition& partition = layout.partition;
-  const bool head = plan.stage == partition.stage_of(partition.chunks() - 1);
+  const models::PipelinePartition& partition = layout.partition;
+  const bool head = plan.stage == partition.stage_of(partition.model_chunks() - 1);
   costs.model_flops =
       layout.micro_batches *
       model.training_flops(bounds.row_counts(), pairs, models::layers_of_stage(model, partition, plan.stage), head);

@@ -27,7 +27,7 @@ Stored stored_by(const models::Model& model, int layer, const Layout& layout, co
   return out;
 }
 
-// How many micro-batches a chunk of the model stores at a time follows from the passes of its stage.
+// How many micro-batches a model chunk stores at a time follows from the passes of its stage.
 class StoredBytes {
  public:
   StoredBytes(const Layout& layout, const models::Model& model) : layout_(layout), model_(model) {
@@ -38,10 +38,10 @@ class StoredBytes {
 
   // Of the stage that stores the most at a time, divided by the blocks of the model. `layers`: by layer.
   double of_a_block(const std::vector<Stored>& layers) const {
-    std::vector<Stored> chunks;
-    for (int chunk = 0; chunk < layout_.partition.chunks(); ++chunk) {
-      const models::LayerRange range = models::layers_of(model_, layout_.partition, chunk);
-      Stored& sum = chunks.emplace_back();
+    std::vector<Stored> model_chunks;
+    for (int model_chunk = 0; model_chunk < layout_.partition.model_chunks(); ++model_chunk) {
+      const models::LayerRange range = models::layers_of(model_, layout_.partition, model_chunk);
+      Stored& sum = model_chunks.emplace_back();
       for (int layer = range.begin; layer < range.end; ++layer) {
         sum.until_backward += layers[static_cast<std::size_t>(layer)].until_backward;
         sum.until_weight_gradients += layers[static_cast<std::size_t>(layer)].until_weight_gradients;
@@ -51,16 +51,16 @@ class StoredBytes {
     for (const std::vector<step::Pass>& passes : passes_) {
       double stored = 0;
       for (const step::Pass& pass : passes) {
-        const Stored& chunk = chunks[static_cast<std::size_t>(pass.chunk)];
+        const Stored& model_chunk = model_chunks[static_cast<std::size_t>(pass.model_chunk)];
         switch (pass.kind) {
           case step::Pass::Kind::forward:
-            stored += chunk.until_backward + chunk.until_weight_gradients;
+            stored += model_chunk.until_backward + model_chunk.until_weight_gradients;
             break;
           case step::Pass::Kind::backward:
-            stored -= chunk.until_backward;
+            stored -= model_chunk.until_backward;
             break;
           case step::Pass::Kind::weight_gradients:
-            stored -= chunk.until_weight_gradients;
+            stored -= model_chunk.until_weight_gradients;
             break;
         }
         most = std::max(most, stored);

@@ -123,15 +123,15 @@ std::string disk_table(const Recipe& recipe, const models::Model& model, const P
 }
 
 // "embedding, 8 blocks": what a stage computes.
-std::string stage_contents(const models::Model& model, const models::Partition& partition, int stage) {
+std::string stage_contents(const models::Model& model, const models::PipelinePartition& partition, int stage) {
   int blocks = 0;
-  for (int chunk = stage; chunk < partition.chunks(); chunk += partition.stages) {
-    const int end = partition.ends.empty() ? model.blocks() : partition.ends[static_cast<std::size_t>(chunk)];
-    blocks += end - (chunk == 0 ? 0 : partition.ends[static_cast<std::size_t>(chunk) - 1]);
+  for (int model_chunk = stage; model_chunk < partition.model_chunks(); model_chunk += partition.stages) {
+    const int end = partition.ends.empty() ? model.blocks() : partition.ends[static_cast<std::size_t>(model_chunk)];
+    blocks += end - (model_chunk == 0 ? 0 : partition.ends[static_cast<std::size_t>(model_chunk) - 1]);
   }
   std::string out = stage == 0 ? "embedding" : "";
   if (blocks > 0) out += (out.empty() ? "" : ", ") + plural(blocks, "block", "blocks");
-  if (partition.stage_of(partition.chunks() - 1) == stage) out += out.empty() ? "head" : ", head";
+  if (partition.stage_of(partition.model_chunks() - 1) == stage) out += out.empty() ? "head" : ", head";
   return out;
 }
 

@@ -27,7 +27,7 @@ struct SearchSettings {
   bool automatic = false;  // checkpointing is auto; otherwise as in the recipe
   // What no key says: Choices.
   StatePlace state = StatePlace::device, weights = StatePlace::device;
-  std::shared_ptr<const Split> split;  // null: that of the recipe
+  std::shared_ptr<const Parallelism> split;  // null: that of the recipe
 };
 
 namespace {
@@ -180,9 +180,9 @@ class Forecaster::Search {
   // As the recipe says, but for what no key says.
   void find_other_splits() {
     if (!on_.choices_.splits) return;
-    for (Split& split : on_.choices_.splits(on_.recipe_, on_.world_)) {
+    for (Parallelism& split : on_.choices_.splits(on_.recipe_, on_.world_)) {
       SearchSettings s = settings_of(on_.recipe_);
-      s.split = std::make_shared<const Split>(std::move(split));
+      s.split = std::make_shared<const Parallelism>(std::move(split));
       try_places(s);
     }
   }

@@ -136,7 +136,7 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   const DeviceKind kind = request.device.kind;
   plan::lay_out(plan, *model.model, ranks, request.threads, kind);
   const plan::Layout& layout = plan.layout;
-  const comm::MeshPlace place = comm::place_of(world != nullptr ? world->rank().value() : 0, layout.mesh);
+  const comm::MeshCoordinate place = comm::coordinate_of(world != nullptr ? world->rank().value() : 0, layout.mesh);
   std::unique_ptr<Device> device = engine::make_device(request.device, request.threads);
   const DeviceMemory before = device->memory();
   const PowerMeter meter(NvmlGpu::open(device->bus_id()));

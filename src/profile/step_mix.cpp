@@ -26,7 +26,7 @@ std::string kind_of_block(const models::Model& model, const plan::Layout& layout
     kind += cat(model.kind_of(layer), " ");
     if (const nn::AttentionConfig* attention = model.attention(layer))
       kind += cat(attention->causal, " ", attention->window, " ");
-    for (const models::ParamPlace& place : model.layer_params(layer)) {
+    for (const models::ParamIndex& place : model.layer_params(layer)) {
       const nn::Flat& flat = model.flat(place.flat);
       const nn::FlatSpec& spec = flat.spec();
       kind += cat(flat.params()[static_cast<std::size_t>(place.index)].shape.text(), " ", spec.trainable, " ",
@@ -180,10 +180,9 @@ MixPlan plan_mix(const plan::RunPlan& plan, const models::Model& model, const nn
   for (const int block : mix.blocks)
     description.blocks.push_back(model.description().blocks[static_cast<std::size_t>(block)]);
   mix.model =
-      std::make_unique<models::Model>(std::move(description), [&](const nn::Param& param, const nn::UnitPlace& place) {
-        nn::UnitPlace of_model = place;  // the spec of a parameter may depend on its block
-        if (place.kind == nn::UnitPlace::Kind::block)
-          of_model.block = mix.blocks[static_cast<std::size_t>(place.block)];
+      std::make_unique<models::Model>(std::move(description), [&](const nn::Param& param, const nn::UnitId& place) {
+        nn::UnitId of_model = place;  // the spec of a parameter may depend on its block
+        if (place.kind == nn::UnitId::Kind::block) of_model.block = mix.blocks[static_cast<std::size_t>(place.block)];
         return spec_of(param, of_model);
       });
   Recipe& recipe = mix.plan.recipe;

@@ -94,7 +94,7 @@ TEST(StepMix, HasBlocksOfEachKind) {
 }
 
 TEST(StepMix, KeepsTheSpecsOfTheBlocks) {
-  const auto spec_of = [](const nn::Param& param, const nn::UnitPlace& place) {
+  const auto spec_of = [](const nn::Param& param, const nn::UnitId& place) {
     nn::FlatSpec spec = nn::common_domain(param);
     spec.trainable = place.block != 0 && place.block != 1;
     return spec;

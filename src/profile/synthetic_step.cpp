@@ -6,7 +6,7 @@
 namespace hawser::profile {
 
 SyntheticStep synthetic_step(const DocumentMix& documents, const plan::RunPlan& plan, const models::Model& model,
-                             const comm::MeshPlace& place) {
+                             const comm::MeshCoordinate& place) {
   const plan::Layout& layout = plan.layout;
   const std::int64_t batch = plan.global_batch_size;
   const batches::BatchLoader loader(synthetic_sequences(documents, batch, plan.packing.sequence_length,

@@ -19,6 +19,6 @@ struct SyntheticStep {
 };
 
 SyntheticStep synthetic_step(const DocumentMix& documents, const plan::RunPlan& plan, const models::Model& model,
-                             const comm::MeshPlace& place);
+                             const comm::MeshCoordinate& place);
 
 }  // namespace hawser::profile

@@ -16,28 +16,28 @@ namespace hawser::program {
 // `gather` and `reduce` communicate among the ranks of mesh.shard() of the flat's domain (comm/mesh.h), which together
 // hold one copy of the flat's parameters and moments.
 enum class Op {
-  begin_step,         // copies the step's scalars to the device and zeroes its results
-  load_batch,         // copies a micro-batch's index tensors to the device
-  load_weights,       // copies a flat's weights, which are in host memory, to the device before a use
-  gather,             // all-gathers a flat's weight shards into one unsharded buffer
-  embed,              // token embedding: the first layer's input
-  forward,            // forward of one layer
-  auxiliary_loss,     // sums all layers' statistics over ranks and stages; the loss that layers add, and its factors
-  loss,               // head: loss only
-  logits,             // head: logits at logit_positions, copied to the host
-  loss_gradient,      // head: loss, gradient of its input and gradients of its weights
-  recompute,          // computes the tensors of one layer that backward reads and forward did not save
-  backward,           // backward of one layer
-  backward_weight,    // one layer's weight gradients, where the policy computes them after backward
-  embed_backward,     // gradient of the embedding table
-  send,               // sends an activation, or its gradient, to the stage of the next chunk, or of the one before
-  receive,            // receives it
-  offload,            // copies what a layer's forward saved, and its input, to host memory
-  load,               // copies it back; its buffers may be elsewhere than those of forward
-  reduce,             // reduce-scatters a flat's gradient into the ranks' shards of it
-  reduce_replicas,    // all-reduces a flat's gradient shard over the ranks that hold the same shard
-  reduce_tied,        // all-reduces a flat's gradient shard over the pipeline stages that hold the flat
-  divide_copies,      // divides a flat's gradient shard by the number of ranks whose gradients are equal copies
+  begin_step,       // copies the step's scalars to the device and zeroes its results
+  load_batch,       // copies a micro-batch's index tensors to the device
+  load_weights,     // copies a flat's weights, which are in host memory, to the device before a use
+  gather,           // all-gathers a flat's weight shards into one unsharded buffer
+  embed,            // token embedding: the first layer's input
+  forward,          // forward of one layer
+  auxiliary_loss,   // sums all layers' statistics over ranks and stages; the loss that layers add, and its factors
+  loss,             // head: loss only
+  logits,           // head: logits at logit_positions, copied to the host
+  loss_gradient,    // head: loss, gradient of its input and gradients of its weights
+  recompute,        // computes the tensors of one layer that backward reads and forward did not save
+  backward,         // backward of one layer
+  backward_weight,  // one layer's weight gradients, where the policy computes them after backward
+  embed_backward,   // gradient of the embedding table
+  send,             // sends an activation, or its gradient, to the stage of the next model chunk, or of the one before
+  receive,          // receives it
+  offload,          // copies what a layer's forward saved, and its input, to host memory
+  load,             // copies it back; its buffers may be elsewhere than those of forward
+  reduce,           // reduce-scatters a flat's gradient into the ranks' shards of it
+  reduce_replicas,  // all-reduces a flat's gradient shard over the ranks that hold the same shard
+  reduce_tied,      // all-reduces a flat's gradient shard over the pipeline stages that hold the flat
+  divide_copies,    // divides a flat's gradient shard by the number of ranks whose gradients are equal copies
   grad_norm_partial,  // adds the squares of a flat's gradient shard to this rank's sum
   gradient_norm,      // all-reduces the ranks' sums of squares; computes the global norm and the clip coefficient
   parameter_norms,    // the norm of every parameter's gradient, for `eval --gradient-norms`
@@ -79,10 +79,10 @@ struct Instruction {
   // -1: not used by the op. `flat` indexes models::Model::flats().
   int flat = -1, layer = -1, micro_batch = -1;
   int phase = 0;  // update, optimizer_*: index in optim::Optimizer::phases()
-  // For an op that reads weights: ids of the instructions, gathers or load_weights, whose buffers hold them, one for each
-  // flat that the op reads, with the other flats of their units. Consecutive ops that read weights share gathers: if
-  // the list of the previous such op already has every flat that this op needs, this op gets the same list, which may
-  // have more flats than it needs. Empty if parameters are not sharded.
+  // For an op that reads weights: ids of the instructions, gathers or load_weights, whose buffers hold them, one for
+  // each flat that the op reads, with the other flats of their units. Consecutive ops that read weights share gathers:
+  // if the list of the previous such op already has every flat that this op needs, this op gets the same list, which
+  // may have more flats than it needs. Empty if parameters are not sharded.
   std::vector<int> gathered;
   WeightForm form = WeightForm::rows;  // gather, load_weights: what it leaves
   bool shard = false;                  // load_weights: only this rank's shard, which a gather completes
@@ -96,8 +96,8 @@ struct Instruction {
   int staged = -1;
   // state_in: the master weights without the optimizer's slots. state_out: the weights as layers read them alone.
   bool weights_only = false;
-  // send, receive: between chunk `boundary` of the model and the next one (models::Partition); the input of that one,
-  // or its gradient.
+  // send, receive: between model chunk `boundary` and the next one (models::PipelinePartition); the input
+  // of that one, or its gradient.
   int boundary = -1;
   Direction direction = Direction::forward;
   int tied = -1;           // reduce_tied: index of comm::Mesh::tied()

@@ -34,7 +34,7 @@ struct Bound {
   TensorView stored;                                      // update, quantize_weights: master weights on the device
   TensorView compute;                                     // what these round to, after the optimizer; empty: nothing
   std::vector<TensorView> slots;                          // update: the optimizer's, on the device
-  std::vector<ops::EqualParts> measured;                  // last phase: parts whose amaxes the optimizer records
+  std::vector<ops::EqualMatrices> measured;               // last phase: parts whose amaxes the optimizer records
   std::vector<std::pair<TensorView, TensorView>> copies;  // of an op that copies: from, to
   bool accumulate = false;                                // adds to what an earlier instruction of the step has written
   std::vector<TensorView> temps;                          // in the order in which they are asked for

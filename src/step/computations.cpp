@@ -58,10 +58,11 @@ class Lister {
   std::vector<Computation> list() {
     for (const Pass& pass : options_.passes) {
       pass_begin_ = static_cast<int>(list_.size());
-      HAWSER_CHECK(pass.chunk >= 0 && pass.chunk < partition_.chunks() && pass.micro_batch >= 0 &&
-                       pass.micro_batch < options_.micro_batches && partition_.stage_of(pass.chunk) == options_.stage,
-                   "stage ", options_.stage, " has no chunk ", pass.chunk, " of micro-batch ", pass.micro_batch);
-      Work& work = works_[{pass.chunk, pass.micro_batch}];
+      HAWSER_CHECK(
+          pass.model_chunk >= 0 && pass.model_chunk < partition_.model_chunks() && pass.micro_batch >= 0 &&
+              pass.micro_batch < options_.micro_batches && partition_.stage_of(pass.model_chunk) == options_.stage,
+          "stage ", options_.stage, " has no model chunk ", pass.model_chunk, " of micro-batch ", pass.micro_batch);
+      Work& work = works_[{pass.model_chunk, pass.micro_batch}];
       switch (pass.kind) {
         case Pass::Kind::forward:
           forward(pass, work);
@@ -80,15 +81,15 @@ class Lister {
   }
 
  private:
-  // What the passes of one micro-batch through one chunk have written so far.
+  // What the passes of one micro-batch through one model chunk have written so far.
   struct Work {
     models::LayerRange layers;
-    std::vector<int> forward;     // by layer of the chunk
-    std::vector<int> dy;          // by layer of the chunk: the computation that writes its dy
-    int input = -1, output = -1;  // the activation that enters and leaves the chunk
+    std::vector<int> forward;     // by layer of the model chunk
+    std::vector<int> dy;          // by layer of the model chunk: the computation that writes its dy
+    int input = -1, output = -1;  // the activation that enters and leaves the model chunk
     int loss = -1;
-    std::vector<int> sent;     // what sends the output, if another chunk reads it
-    std::vector<int> offload;  // by layer of the chunk: -1: its tensors stay
+    std::vector<int> sent;     // what sends the output, if another model chunk reads it
+    std::vector<int> offload;  // by layer of the model chunk: -1: its tensors stay
     std::vector<int> load;     // the same
     bool has_forward = false, has_backward = false, has_weights = false;
   };
@@ -104,9 +105,9 @@ class Lister {
     return last;
   }
 
-  Flats flats_of(const std::vector<models::ParamPlace>& places) const {
+  Flats flats_of(const std::vector<models::ParamIndex>& places) const {
     Flats flats;
-    for (const models::ParamPlace& place : places) {
+    for (const models::ParamIndex& place : places) {
       for (const int flat : unit_of_[static_cast<std::size_t>(place.flat)]->flats) {
         if (held_[static_cast<std::size_t>(flat)]) flats.read.push_back(flat);
       }
@@ -117,11 +118,12 @@ class Lister {
     return flats;
   }
   const Flats& flats_of_layer(int layer) const { return layers_[static_cast<std::size_t>(layer)]; }
-  bool first(const Pass& pass) const { return pass.chunk == 0; }
-  bool last(const Pass& pass) const { return pass.chunk + 1 == partition_.chunks(); }
-  // Whether a gradient enters the chunk from its end: a parameter of it, or below it, is trainable.
-  bool has_gradient(int chunk) const {
-    return chunk >= 0 && (trainable_below_ || first_backward_ < models::layers_of(model_, partition_, chunk).end);
+  bool first(const Pass& pass) const { return pass.model_chunk == 0; }
+  bool last(const Pass& pass) const { return pass.model_chunk + 1 == partition_.model_chunks(); }
+  // Whether a gradient enters the model chunk from its end: a parameter of it, or below it, is trainable.
+  bool has_gradient(int model_chunk) const {
+    return model_chunk >= 0 &&
+           (trainable_below_ || first_backward_ < models::layers_of(model_, partition_, model_chunk).end);
   }
 
   // `form`: of the weights that have FlatSpec::transposed.
@@ -156,13 +158,13 @@ class Lister {
   }
 
   void forward(const Pass& pass, Work& work) {
-    HAWSER_CHECK(!std::exchange(work.has_forward, true), "two forward passes of chunk ", pass.chunk, ", micro-batch ",
-                 pass.micro_batch);
+    HAWSER_CHECK(!std::exchange(work.has_forward, true), "two forward passes of model chunk ", pass.model_chunk,
+                 ", micro-batch ", pass.micro_batch);
     const int mb = pass.micro_batch;
-    work.layers = models::layers_of(model_, partition_, pass.chunk);
+    work.layers = models::layers_of(model_, partition_, pass.model_chunk);
     if (!loaded_.contains(mb)) loaded_[mb] = add({.op = Op::load_batch, .micro_batch = mb}, {}, {});
     work.input = first(pass) ? add({.op = Op::embed, .micro_batch = mb}, embedding_.read, {})
-                             : receive(pass, pass.chunk - 1, Direction::forward);
+                             : receive(pass, pass.model_chunk - 1, Direction::forward);
     work.output = work.input;
     const auto output_of = [&](int layer) {
       return layer < work.layers.begin ? work.input : work.forward[static_cast<std::size_t>(layer - work.layers.begin)];
@@ -170,7 +172,8 @@ class Lister {
     for (int layer = work.layers.begin; layer < work.layers.end; ++layer) {
       const models::LayerInputs& inputs = model_.inputs(layer);
       HAWSER_CHECK(std::min(inputs.x, inputs.residual) >= work.layers.begin - 1, "layer ", layer,
-                   " reads the output of layer ", std::min(inputs.x, inputs.residual), ", which another chunk has");
+                   " reads the output of layer ", std::min(inputs.x, inputs.residual),
+                   ", which another model chunk has");
       const Instruction instruction{.op = Op::forward,
                                     .layer = layer,
                                     .micro_batch = mb,
@@ -185,9 +188,9 @@ class Lister {
       work.offload.push_back(offloads(layer) ? copy(Op::offload, StreamId::copy_out, pass, layer, work.output) : -1);
       if (offloads(layer)) offloads_.push_back(work.offload.back());
     }
-    if (pass.chunk + partition_.stages >= partition_.chunks()) auxiliary_loss(mb);
+    if (pass.model_chunk + partition_.stages >= partition_.model_chunks()) auxiliary_loss(mb);
     if (!last(pass)) {
-      work.sent = {send(pass, pass.chunk, Direction::forward, work.output)};
+      work.sent = {send(pass, pass.model_chunk, Direction::forward, work.output)};
       return;
     }
     const bool gradients = !forward_only(options_.purpose);
@@ -196,7 +199,8 @@ class Lister {
                     gradients ? head_.trainable : std::vector<int>());
   }
 
-  // After the stage's last chunk. Other stages may reach it much later, so no computation waits for it before backward.
+  // After the stage's last model chunk. Other stages may reach it much later, so no computation waits for it before
+  // backward.
   void auxiliary_loss(int micro_batch) {
     if (model_.auxiliary_layers() == 0 || options_.purpose == Purpose::logits) return;
     auto before = static_cast<int>(list_.size()) - 1;
@@ -207,11 +211,11 @@ class Lister {
   }
 
   void backward(const Pass& pass, Work& work) {
-    HAWSER_CHECK(work.has_forward && !std::exchange(work.has_backward, true), "a backward pass of chunk ", pass.chunk,
-                 ", micro-batch ", pass.micro_batch, " that has no forward pass, or is the second");
+    HAWSER_CHECK(work.has_forward && !std::exchange(work.has_backward, true), "a backward pass of model chunk ",
+                 pass.model_chunk, ", micro-batch ", pass.micro_batch, " that has no forward pass, or is the second");
     work.dy.resize(work.forward.size());
-    if (!has_gradient(pass.chunk)) return;
-    int dy = last(pass) ? work.loss : receive(pass, pass.chunk, Direction::backward);
+    if (!has_gradient(pass.model_chunk)) return;
+    int dy = last(pass) ? work.loss : receive(pass, pass.model_chunk, Direction::backward);
     int dresidual = dy;
     // The gradient arrives after what was sent for it has arrived: the wait for that send takes no time, and its buffer
     // is free from then on.
@@ -241,7 +245,7 @@ class Lister {
       if (!has_factors && model_.auxiliary_index(layer) >= 0) {
         const auto loss = auxiliary_.find(pass.micro_batch);
         HAWSER_CHECK(loss != auxiliary_.end(), "a backward pass of micro-batch ", pass.micro_batch,
-                     " before the forward passes of all its chunks on stage ", options_.stage);
+                     " before the forward passes of all its model chunks on stage ", options_.stage);
         back.after.push_back(loss->second);
         has_factors = true;
       }
@@ -253,12 +257,12 @@ class Lister {
       if (inputs.residual == inputs.x) dy = dresidual;
     }
     if (!first(pass)) {
-      if (!has_gradient(pass.chunk - 1)) return;
+      if (!has_gradient(pass.model_chunk - 1)) return;
       // The gradient that was sent before has arrived when this one is complete, or soon: its buffer is free then.
       if (sent_gradient_ >= 0 && !done.empty()) {
         list_[static_cast<std::size_t>(done.back())].instruction.after.push_back(sent_gradient_);
       }
-      sent_gradient_ = send(pass, pass.chunk - 1, Direction::backward, dy);
+      sent_gradient_ = send(pass, pass.model_chunk - 1, Direction::backward, dy);
       return;
     }
     if (embedding_.trainable.empty()) return;
@@ -310,8 +314,9 @@ class Lister {
   }
 
   void delayed_weight_gradients(const Pass& pass, Work& work) {
-    HAWSER_CHECK(work.has_backward && !std::exchange(work.has_weights, true), "weight gradients of chunk ", pass.chunk,
-                 ", micro-batch ", pass.micro_batch, " before its backward pass, or for the second time");
+    HAWSER_CHECK(work.has_backward && !std::exchange(work.has_weights, true), "weight gradients of model chunk ",
+                 pass.model_chunk, ", micro-batch ", pass.micro_batch,
+                 " before its backward pass, or for the second time");
     for (int layer = work.layers.end - 1; layer >= std::max(first_backward_, work.layers.begin); --layer) {
       if (!options_.policies[static_cast<std::size_t>(layer)].delay_weight_gradients) continue;
       const Flats& flats = flats_of_layer(layer);
@@ -323,8 +328,8 @@ class Lister {
     }
   }
 
-  bool delays(int chunk) const {
-    const models::LayerRange layers = models::layers_of(model_, partition_, chunk);
+  bool delays(int model_chunk) const {
+    const models::LayerRange layers = models::layers_of(model_, partition_, model_chunk);
     for (int layer = layers.begin; layer < layers.end; ++layer) {
       if (options_.policies[static_cast<std::size_t>(layer)].delay_weight_gradients) return true;
     }
@@ -332,20 +337,21 @@ class Lister {
   }
 
   void check_complete() {
-    for (int chunk = options_.stage; chunk < partition_.chunks(); chunk += partition_.stages) {
+    for (int model_chunk = options_.stage; model_chunk < partition_.model_chunks(); model_chunk += partition_.stages) {
       for (int mb = 0; mb < options_.micro_batches; ++mb) {
-        const Work& work = works_[{chunk, mb}];
+        const Work& work = works_[{model_chunk, mb}];
         const bool backward = !forward_only(options_.purpose);
-        HAWSER_CHECK(
-            work.has_forward && work.has_backward == backward && (work.has_weights || !backward || !delays(chunk)),
-            "chunk ", chunk, ", micro-batch ", mb, ": a pass is missing in the schedule of stage ", options_.stage);
+        HAWSER_CHECK(work.has_forward && work.has_backward == backward &&
+                         (work.has_weights || !backward || !delays(model_chunk)),
+                     "model chunk ", model_chunk, ", micro-batch ", mb, ": a pass is missing in the schedule of stage ",
+                     options_.stage);
       }
     }
   }
 
   const models::Model& model_;
   const ScheduleOptions& options_;
-  const models::Partition& partition_;
+  const models::PipelinePartition& partition_;
   std::vector<bool> held_;                // by flat
   std::vector<const nn::Unit*> unit_of_;  // by flat
   Flats embedding_, head_;
@@ -354,7 +360,7 @@ class Lister {
   int first_backward_ = 0;        // Model::first_trained_layer: layers before it have no backward
   std::vector<bool> recomputes_;  // by layer: a recompute instruction precedes backward
   std::vector<Computation> list_;
-  std::map<std::pair<int, int>, Work> works_;  // by chunk and micro-batch
+  std::map<std::pair<int, int>, Work> works_;  // by model chunk and micro-batch
   std::map<int, int> loaded_;                  // by micro-batch whose tables are loaded: its load_batch
   std::map<int, int> auxiliary_;               // by micro-batch: its auxiliary_loss
   std::vector<int> ends_;                      // of each pass so far: end_of_pass()
@@ -371,24 +377,26 @@ std::vector<Computation> list_computations(const models::Model& model, const Sch
 
 namespace {
 
-std::vector<int> chunks_of(const models::Partition& partition, int stage) {
-  std::vector<int> chunks;
-  for (int chunk = stage; chunk < partition.chunks(); chunk += partition.stages) chunks.push_back(chunk);
-  return chunks;
+std::vector<int> chunks_of(const models::PipelinePartition& partition, int stage) {
+  std::vector<int> model_chunks;
+  for (int model_chunk = stage; model_chunk < partition.model_chunks(); model_chunk += partition.stages)
+    model_chunks.push_back(model_chunk);
+  return model_chunks;
 }
 
 }  // namespace
 
-std::vector<Pass> grouped_passes(int micro_batches, int in_flight, const models::Partition& partition, int stage) {
-  const std::vector<int> chunks = chunks_of(partition, stage);
+std::vector<Pass> grouped_passes(int micro_batches, int in_flight, const models::PipelinePartition& partition,
+                                 int stage) {
+  const std::vector<int> model_chunks = chunks_of(partition, stage);
   const int group = std::max(1, in_flight);
   std::vector<Pass> passes;
   for (int first = 0; first < micro_batches; first += group) {
     const int end = std::min(first + group, micro_batches);
     const auto add = [&](Pass::Kind kind, bool descending) {
       for (int mb = first; mb < end; ++mb) {
-        for (std::size_t c = 0; c < chunks.size(); ++c) {
-          passes.push_back({kind, mb, chunks[descending ? chunks.size() - 1 - c : c]});
+        for (std::size_t c = 0; c < model_chunks.size(); ++c) {
+          passes.push_back({kind, mb, model_chunks[descending ? model_chunks.size() - 1 - c : c]});
         }
       }
     };
@@ -399,12 +407,12 @@ std::vector<Pass> grouped_passes(int micro_batches, int in_flight, const models:
   return passes;
 }
 
-std::vector<Pass> forward_passes(int micro_batches, const models::Partition& partition, int stage) {
+std::vector<Pass> forward_passes(int micro_batches, const models::PipelinePartition& partition, int stage) {
   std::vector<Pass> passes;
   for (int first = 0; first < micro_batches; first += partition.stages) {
-    for (const int chunk : chunks_of(partition, stage)) {
+    for (const int model_chunk : chunks_of(partition, stage)) {
       for (int mb = first; mb < std::min(first + partition.stages, micro_batches); ++mb) {
-        passes.push_back({Pass::Kind::forward, mb, chunk});
+        passes.push_back({Pass::Kind::forward, mb, model_chunk});
       }
     }
   }

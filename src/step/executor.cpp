@@ -8,7 +8,7 @@
 
 namespace hawser::step {
 
-using models::ParamPlace;
+using models::ParamIndex;
 using program::Instruction;
 using program::Op;
 using program::StreamId;
@@ -63,7 +63,7 @@ void Executor::read_program() {
       case Op::backward:
       case Op::embed_backward:
         has_gradients_ = true;
-        for (const ParamPlace& place : params_of(instruction)) with_gradient_.insert({place.flat, place.index});
+        for (const ParamIndex& place : params_of(instruction)) with_gradient_.insert({place.flat, place.index});
         break;
       default:
         break;

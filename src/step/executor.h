@@ -210,7 +210,7 @@ class Executor {
   TensorView auxiliary_table(int micro_batch, int which, std::int64_t elements);
   optim::Exchanged exchanged(int flat, int phase);
   Domain exchanged_over(const nn::Flat& flat, const optim::Phase& phase) const;
-  const BoundGradient& gradient(const program::Instruction& instruction, const models::ParamPlace& place, int param);
+  const BoundGradient& gradient(const program::Instruction& instruction, const models::ParamIndex& place, int param);
   const nn::AuxiliaryViews& auxiliary_views(const program::Instruction& instruction);
   void check_first_step(const program::Instruction& instruction) const;
   TensorView activation(int instruction);
@@ -219,7 +219,7 @@ class Executor {
   BufferKey gradient_key(int flat, int micro_batch) const;
   DType reduce_dtype(int flat) const;
   TensorView flat_gradient(int flat, int micro_batch);
-  const std::vector<models::ParamPlace>& params_of(const program::Instruction& instruction) const;
+  const std::vector<models::ParamIndex>& params_of(const program::Instruction& instruction) const;
   std::vector<nn::Scaled> weights_of(const program::Instruction& instruction);
   TensorView temp(const program::Instruction& instruction, DType dtype, const Shape& shape);
   Stream& stream(program::StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }

@@ -5,7 +5,7 @@
 
 namespace hawser::step {
 
-using models::ParamPlace;
+using models::ParamIndex;
 using program::Instruction;
 using program::Op;
 using program::WeightForm;
@@ -44,8 +44,8 @@ TensorView Executor::activation(int instruction) {
                              {setup_.bounds.row_counts().residual, setup_.model->width()});
 }
 
-const std::vector<ParamPlace>& Executor::params_of(const Instruction& instruction) const {
-  static const std::vector<ParamPlace> kNone;
+const std::vector<ParamIndex>& Executor::params_of(const Instruction& instruction) const {
+  static const std::vector<ParamIndex> kNone;
   switch (instruction.op) {
     case Op::embed:
     case Op::embed_backward:
@@ -146,7 +146,7 @@ void Executor::bind_gather(const Instruction& instruction, Bound& bound) {
 void Executor::bind_weights(const Instruction& instruction, Bound& bound) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
   const DType dtype = flat.compute.dtype();
-  const Shape shape = nn::flat_shape(dtype, flat.count * flat.cut.parts);
+  const Shape shape = nn::flat_shape(dtype, flat.count * flat.shard.count);
   const auto form = [&](int which) {
     return setup_.buffers->get({Role::weights, instruction.id, which}, dtype, shape);
   };
@@ -239,7 +239,7 @@ void Executor::bind_update(const Instruction& instruction, Bound& bound) {
   bound.last_phase = phase + 1 == static_cast<int>(phases.size());
   if (bound.last_phase) bound.compute = rounded_after(instruction);
   if (bound.last_phase && state.quantized && setup_.optimizer->records_amaxes(setup_.model->flat(f))) {
-    bound.measured = setup_.state->options().quantizer->measured_parts(setup_.model->flat(f), state.begin);
+    bound.measured = setup_.state->options().quantizer->measured_matrices(setup_.model->flat(f), state.begin);
   }
   if (!bound.last_phase) {
     bound.sent = exchanged(f, phase);
@@ -267,8 +267,9 @@ std::vector<TensorView> Executor::of_other_stages(const TensorView& statistics) 
   const models::Model& model = *setup_.model;
   const StateOptions& options = setup_.state->options();
   std::vector<bool> own(static_cast<std::size_t>(statistics.size(0)));
-  for (int chunk = options.stage; chunk < options.partition.chunks(); chunk += options.partition.stages) {
-    const models::LayerRange layers = models::layers_of(model, options.partition, chunk);
+  for (int model_chunk = options.stage; model_chunk < options.partition.model_chunks();
+       model_chunk += options.partition.stages) {
+    const models::LayerRange layers = models::layers_of(model, options.partition, model_chunk);
     for (int layer = layers.begin; layer < layers.end; ++layer) {
       if (const int row = model.auxiliary_index(layer); row >= 0) own[static_cast<std::size_t>(row)] = true;
     }
@@ -305,7 +306,7 @@ const nn::AuxiliaryViews& Executor::auxiliary_views(const Instruction& instructi
   return *views;
 }
 
-const BoundGradient& Executor::gradient(const Instruction& instruction, const ParamPlace& place, int param) {
+const BoundGradient& Executor::gradient(const Instruction& instruction, const ParamIndex& place, int param) {
   std::optional<BoundGradient>& gradient = bound(instruction).gradients[static_cast<std::size_t>(param)];
   if (gradient) return *gradient;
   check_first_step(instruction);
@@ -315,8 +316,7 @@ const BoundGradient& Executor::gradient(const Instruction& instruction, const Pa
   const BufferKey key = gradient_key(place.flat, instruction.micro_batch);
   const TensorView all = flat_gradient(place.flat, instruction.micro_batch);
   if (gaps_filled_.insert(key).second) {
-    for (const nn::Flat::Gap& gap : flat.gaps(all.elements()))
-      gradient->zeroed.push_back(all.rows(gap.begin, gap.count));
+    for (const IndexRange& gap : flat.gaps(all.elements())) gradient->zeroed.push_back(all.rows(gap.begin, gap.count));
     // Parameters that only other stages use.
     for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
       if (with_gradient_.contains({place.flat, p})) continue;
@@ -331,7 +331,7 @@ const BoundGradient& Executor::gradient(const Instruction& instruction, const Pa
 
 std::vector<nn::Scaled> Executor::weights_of(const Instruction& instruction) {
   std::vector<nn::Scaled> weights;
-  for (const ParamPlace& place : params_of(instruction)) {
+  for (const ParamIndex& place : params_of(instruction)) {
     const nn::Flat& flat = setup_.model->flat(place.flat);
     const FlatState& state = setup_.state->flat(place.flat);
     TensorView values = state.unsharded, transposed = state.transposed;
@@ -340,7 +340,7 @@ std::vector<nn::Scaled> Executor::weights_of(const Instruction& instruction) {
       if (gather.flat != place.flat) continue;
       const auto form = [&](int which) {
         return setup_.buffers->get({Role::weights, id, which}, state.compute.dtype(),
-                                   nn::flat_shape(state.compute.dtype(), flat.total(state.cut.parts)));
+                                   nn::flat_shape(state.compute.dtype(), flat.total(state.shard.count)));
       };
       if (gather.form != WeightForm::transposed) values = form(0);
       if (gather.form != WeightForm::rows) transposed = form(1);

@@ -23,7 +23,7 @@ class Executor::Sink : public nn::GradientSink {
  private:
   Executor& executor_;
   const program::Instruction& instruction_;
-  const std::vector<models::ParamPlace>& places_;
+  const std::vector<models::ParamIndex>& places_;
 };
 
 class Executor::Context : public nn::LayerContext {

@@ -9,18 +9,18 @@ namespace hawser::step {
 using program::Instruction;
 
 BufferKey Executor::gradient_key(int flat, int micro_batch) const {
-  if (setup_.state->flat(flat).cut.parts == 1) return {Role::shard_gradient, flat, 0};
+  if (setup_.state->flat(flat).shard.count == 1) return {Role::shard_gradient, flat, 0};
   return {Role::unsharded_gradient, flat, setup_.local_accumulation ? 0 : micro_batch};
 }
 
 DType Executor::reduce_dtype(int flat) const {
-  if (setup_.state->flat(flat).cut.parts == 1 || setup_.local_accumulation) return DType::f32;
+  if (setup_.state->flat(flat).shard.count == 1 || setup_.local_accumulation) return DType::f32;
   return setup_.reduce_dtype;
 }
 
 TensorView Executor::flat_gradient(int flat, int micro_batch) {
   const FlatState& state = setup_.state->flat(flat);
-  return setup_.buffers->get(gradient_key(flat, micro_batch), reduce_dtype(flat), {state.count * state.cut.parts});
+  return setup_.buffers->get(gradient_key(flat, micro_batch), reduce_dtype(flat), {state.count * state.shard.count});
 }
 
 TensorView Executor::gradient_shard(int flat) {

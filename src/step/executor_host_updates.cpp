@@ -50,7 +50,7 @@ TensorView Executor::host_weights(int flat) {
 
 void Executor::weights_in(const Instruction& instruction) {
   copy_buffers(instruction);
-  if (setup_.state->flat(instruction.flat).cut.parts == 1) {
+  if (setup_.state->flat(instruction.flat).shard.count == 1) {
     setup_.state->transpose_unsharded(instruction.flat, stream(instruction.stream));
   }
 }

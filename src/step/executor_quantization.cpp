@@ -80,7 +80,7 @@ void Executor::scale_update(const Instruction& instruction) {
 void Executor::quantize_weights(const Instruction& instruction) {
   const Bound& views = bound(instruction);
   setup_.state->refresh_compute(instruction.flat, views.stored, views.compute, stream(instruction.stream));
-  if (setup_.state->flat(instruction.flat).cut.parts == 1) {
+  if (setup_.state->flat(instruction.flat).shard.count == 1) {
     setup_.state->transpose_unsharded(instruction.flat, stream(instruction.stream));
   }
 }

@@ -53,10 +53,10 @@ void Executor::update(const Instruction& instruction) {
   setup_.optimizer->update(compute, {.flat = flat,
                                      .begin = state.begin,
                                      .count = state.count,
-                                     .part = state.cut.part,
-                                     .parts = state.cut.parts,
+                                     .part = state.shard.index,
+                                     .parts = state.shard.count,
                                      .phase = phase,
-                                     .slice = sliced ? setup_.mesh->place().tensor / copies : 0,
+                                     .slice = sliced ? setup_.mesh->coordinate().tensor / copies : 0,
                                      .slices = sliced ? setup_.mesh->sizes().tensor / copies : 1,
                                      .copies = copies,
                                      .weights = views.stored,
@@ -81,7 +81,7 @@ void Executor::update(const Instruction& instruction) {
   if (host || !views.last_phase) return;
   if (state.quantized) {
     if (!measures) setup_.state->measure(f, views.stored, compute);
-  } else if (state.cut.parts == 1) {
+  } else if (state.shard.count == 1) {
     setup_.state->transpose_unsharded(f, compute);
   }
 }
@@ -92,7 +92,7 @@ void Executor::layer_update(const Instruction& instruction) {
   Stream& compute = stream(instruction.stream);
   nn::LayerUpdate all{.params = {}, .statistics = {}, .skip = state.skip()};
   std::vector<int> flats;
-  for (const models::ParamPlace& place : model.layer_params(instruction.layer)) {
+  for (const models::ParamIndex& place : model.layer_params(instruction.layer)) {
     all.params.emplace_back();
     const nn::Flat& flat = model.flat(place.flat);
     if (!flat.spec().updated_by_layer) continue;

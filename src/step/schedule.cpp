@@ -208,7 +208,7 @@ void write_layer_updates(program::Program& program, const models::Model& model, 
   std::vector<int> updated;
   for (int layer = 0; layer < model.layers(); ++layer) {
     std::vector<int> flats;
-    for (const models::ParamPlace& place : model.layer_params(layer)) {
+    for (const models::ParamIndex& place : model.layer_params(layer)) {
       const std::vector<int>& of = stages[static_cast<std::size_t>(place.flat)];
       if (!model.flat(place.flat).spec().updated_by_layer) continue;
       if (std::ranges::find(of, options.stage) != of.end()) flats.push_back(place.flat);

@@ -50,7 +50,7 @@ enum class Verification {
 struct ScheduleOptions {
   Purpose purpose = Purpose::train;
   int micro_batches = 1;
-  models::Partition partition;
+  models::PipelinePartition partition;
   int stage = 0;
   std::vector<Pass> passes;              // of the stage
   std::vector<nn::SavePolicy> policies;  // by layer

@@ -29,7 +29,7 @@ models::Model tiny_llama() {
 std::string text_of(Purpose purpose, int micro_batches, const nn::SavePolicy& policy = {},
                     const parallel::ShardOptions& shard = {}) {
   const models::Model model = tiny_llama();
-  const models::Partition partition;
+  const models::PipelinePartition partition;
   const bool backward = !forward_only(purpose);
   return make_program(model, {.purpose = purpose,
                               .micro_batches = micro_batches,

@@ -48,9 +48,10 @@ void check_update(const optim::Optimizer& optimizer, const nn::Flat& flat, int p
   std::set<std::pair<std::string_view, std::int64_t>> known;
   for (const nn::Param& param : flat.params()) {
     for (const nn::Segment& segment : param.segments) {
-      HAWSER_CHECK(known.insert({segment.name, segment.range.row}).second, "the optimizer ", optimizer.name(),
-                   " needs the complete matrix ", nn::range_name(segment), ", of which a rank has several slices");
-      const bool complete = !nn::is_sliced(segment) || segment.slice.dim < segment.global.rank() - 2;
+      HAWSER_CHECK(known.insert({segment.name, segment.range ? segment.range->begin : 0}).second, "the optimizer ",
+                   optimizer.name(), " needs the complete matrix ", nn::range_name(segment),
+                   ", of which a rank has several slices");
+      const bool complete = !nn::is_sliced(segment) || segment.slice->dim < segment.global.rank() - 2;
       HAWSER_CHECK(complete || slices, "the optimizer ", optimizer.name(), " needs the complete matrix ",
                    nn::range_name(segment), ", which tensor parallelism slices, and gathers no slices");
     }
@@ -64,9 +65,9 @@ constexpr std::int64_t kGemmScaleStride = 4;  // float32: GEMMs of FP8 read scal
 ModelState::ModelState(const models::Model& model, const StateOptions& options, Device& device)
     : model_(&model), options_(options) {
   HAWSER_CHECK(options.scaled_sites.empty() || options.quantizer != nullptr, "scaled sites need a quantizer");
-  for (const DomainCut& cut : options.cuts) {
-    HAWSER_CHECK(cut.weights == cut.optimizer || cut.weights.parts == 1, "weights in ", cut.weights.parts,
-                 " shards, the optimizer's state in ", cut.optimizer.parts);
+  for (const FlatSharding& sharding : options.shardings) {
+    HAWSER_CHECK(sharding.weights == sharding.optimizer || sharding.weights.count == 1, "weights in ",
+                 sharding.weights.count, " shards, the optimizer's state in ", sharding.optimizer.count);
   }
   const auto stages = models::flat_stages(model, options.partition);
   const auto carve = [&](std::byte* data, std::byte* host_data) {
@@ -75,16 +76,16 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     flats_.clear();
     for (const nn::Flat& flat : model.flats()) {
       const nn::FlatSpec& spec = flat.spec();
-      const DomainCut& domain = options.cut(spec.domain);
-      const Cut cut = domain.optimizer;
+      const FlatSharding& domain = options.sharding(spec.domain);
+      const EqualShard shard = domain.optimizer;
       const std::vector<int>& of = stages[flats_.size()];
       if (std::ranges::find(of, options.stage) == of.end()) {
-        flats_.push_back({.held = false, .first_stage = false, .cut = cut});
+        flats_.push_back({.held = false, .first_stage = false, .shard = shard});
         continue;
       }
-      const std::int64_t total = flat.total(cut.parts), count = total / cut.parts;
+      const std::int64_t total = flat.total(shard.count), count = total / shard.count;
       FlatState state{
-          .first_stage = of.front() == options.stage, .begin = cut.part * count, .count = count, .cut = cut};
+          .first_stage = of.front() == options.stage, .begin = shard.index * count, .count = count, .shard = shard};
       const int number = static_cast<int>(flats_.size());
       state.streamed = options.host.streams(model, number);
       state.on_host = options.host.has_state(number) || (state.streamed && !spec.trainable);
@@ -101,7 +102,7 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
         state.compute = host.take(gathered, nn::flat_shape(gathered, count));
         state.stored =
             gathered == stored && !state.quantized ? state.compute : own.take(stored, nn::flat_shape(stored, count));
-      } else if (domain.weights.parts == 1) {
+      } else if (domain.weights.count == 1) {
         const std::int64_t values = values_per_element(gathered);
         state.unsharded = carver.take(gathered, nn::flat_shape(gathered, total));
         state.compute = state.unsharded.rows(state.begin / values, count / values);
@@ -133,12 +134,12 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
         FlatState& state = flats_[f];
         const nn::Flat& flat = model.flats()[f];
         if (!flat.spec().trainable || !state.held) continue;
-        check_update(*options.optimizer, flat, state.cut.parts);
+        check_update(*options.optimizer, flat, state.shard.count);
         HAWSER_CHECK(!state.updated_on_host || (options.optimizer->phases(flat).size() == 1 && !state.quantized),
                      flat.name(), ": an update on the host of several phases, or of quantized weights");
         for (const optim::StateSlot& slot : options.optimizer->slots(flat)) {
           Carver& own = state.on_host ? host : carver;
-          state.slots.push_back(own.take(slot.dtype, {nn::extent_count(flat, slot.extent, state.count)}));
+          state.slots.push_back(own.take(slot.dtype, {nn::value_count(flat, slot.granularity, state.count)}));
         }
       }
     }
@@ -317,7 +318,7 @@ TensorView ModelState::gemm_scale(int flat, int param) const {
   const FlatState& state = flats_[static_cast<std::size_t>(flat)];
   const nn::Flat& of = model_->flat(flat);
   // Grouped GEMMs read the scales of several matrices as they are.
-  const bool several = of.params()[static_cast<std::size_t>(param)].parts() > 1;
+  const bool several = of.params()[static_cast<std::size_t>(param)].gemm_matrices() > 1;
   if (several || state.gemm_scales.empty()) return of.scale_view(state.scales, param);
   return state.gemm_scales.rows(kGemmScaleStride * of.scale_offset(param), 1);
 }
@@ -340,7 +341,7 @@ void ModelState::transpose_unsharded(int flat, Stream& stream) const {
 void transpose_flat(const nn::Flat& flat, const TensorView& rows, const TensorView& transposed, Stream& stream) {
   for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
     const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
-    const std::int64_t parts = param.parts(), count = param.shape[0] / parts, columns = param.shape[1];
+    const std::int64_t parts = param.gemm_matrices(), count = param.shape[0] / parts, columns = param.shape[1];
     ops::transpose(stream, {.x = flat.view(rows, p).reshape({parts, count, columns}),
                             .y = flat.transposed_view(transposed, p).reshape({parts, columns, count})});
   }

@@ -10,8 +10,9 @@
 #include <tuple>
 #include <vector>
 
+#include "base/index_range.h"
 #include "models/model.h"
-#include "models/partition.h"
+#include "models/pipeline_partition.h"
 #include "optim/optimizer.h"
 #include "step/host_placement.h"
 #include "step/step_record.h"
@@ -19,28 +20,22 @@
 
 namespace hawser::step {
 
-// A flat buffer in `parts` equal shards, of which this rank has number `part`.
-struct Cut {
-  int parts = 1, part = 0;
-  bool operator==(const Cut&) const = default;
-};
-
-// How the flats of one domain are sharded.
-struct DomainCut {
-  Cut optimizer;  // master weights, moments and reduced gradients; what a rank saves of frozen weights
+// Which shard of the flats of one domain a rank has.
+struct FlatSharding {
+  EqualShard optimizer;  // master weights, moments and reduced gradients; what a rank saves of frozen weights
   // What layers read: as `optimizer`, then it is gathered before use (FSDP, ZeRO-3), or whole on every rank, then it is
   // gathered after each update (ZeRO-1 and ZeRO-2).
-  Cut weights;
+  EqualShard weights;
 };
 
-// This rank's part of one flat: elements [begin, begin + count) of the flat buffer, as DomainCut::optimizer cuts it.
+// This rank's part of one flat: elements [begin, begin + count) of the flat buffer, as FlatSharding::optimizer says.
 struct FlatState {
   // Whether this rank's pipeline stage uses the flat. Otherwise count is 0, and there is no memory of it.
   bool held = true;
   // The first stage that holds it counts it in norms and saves it.
   bool first_stage = true;
   std::int64_t begin = 0, count = 0;
-  Cut cut;
+  EqualShard shard;
   // HostPlacement::state: `slots` are in host memory, and so is `stored` unless it is the same view as `compute`,
   // which is where `streamed` says. Ops of the device work on copies: in a step on those of state_in, otherwise on a
   // copy that the caller makes.
@@ -63,8 +58,8 @@ struct FlatState {
   // A frozen flat in NF4, or in FP8 and a quantizer: its weights are quantized once, as they are loaded
   // (quantize_loaded).
   bool quantized_on_load = false;
-  // All elements in FlatSpec::gathered, if DomainCut::weights has one part; `compute` is this rank's part of it. Empty
-  // if the weights are sharded.
+  // All elements in FlatSpec::gathered, if FlatSharding::weights is one shard; `compute` is this rank's part of it.
+  // Empty if the weights are sharded.
   TensorView unsharded;
   TensorView transposed;  // `unsharded` with its matrices transposed (Flat::transposed_view). With FlatSpec::transposed
   TensorView scales;      // float32 [Flat::scale_count()], 1 at first, on every rank; empty: none
@@ -75,7 +70,7 @@ struct FlatState {
   // float32 [count]: the gradient of a Verification::reference, and then its difference from that of the comparison. Of
   // a trainable flat, with StateOptions::verifies.
   TensorView reference_gradient;
-  // By optim::Optimizer::slots(flat), each [nn::extent_count]; none if frozen, or without StateOptions::optimizer.
+  // By optim::Optimizer::slots(flat), each [nn::value_count]; none if frozen, or without StateOptions::optimizer.
   std::vector<TensorView> slots;
 
   bool stored_on_host() const { return stored.raw() == compute.raw() ? streamed : on_host; }
@@ -108,7 +103,7 @@ struct AmaxGroup {
 };
 
 struct StateOptions {
-  std::array<DomainCut, kDomains> cuts;  // by Domain
+  std::array<FlatSharding, kDomains> shardings;  // by Domain
   DType compute = DType::f32;
   std::shared_ptr<const optim::Optimizer> optimizer;  // null: no slots
   std::shared_ptr<const nn::Quantizer> quantizer;     // null: nothing is quantized
@@ -116,10 +111,10 @@ struct StateOptions {
   HostPlacement host;
   bool verifies = false;           // there are FlatState::reference_gradient
   std::int64_t kv_cache_rows = 0;  // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
-  models::Partition partition;
+  models::PipelinePartition partition;
   int stage = 0;  // of the partition
 
-  const DomainCut& cut(Domain domain) const { return cuts[static_cast<std::size_t>(domain)]; }
+  const FlatSharding& sharding(Domain domain) const { return shardings[static_cast<std::size_t>(domain)]; }
 };
 
 class ModelState {
@@ -185,7 +180,7 @@ class ModelState {
   // it is in host memory. If `quantized_on_load`, the weights in float32 or bf16. `compute`: FlatState::compute, or
   // memory of the device for it.
   void refresh_compute(int flat, const TensorView& stored, const TensorView& compute, Stream& stream) const;
-  // What a Linear reads beside a gathered weight, or a layer beside several (nn::Param::parts).
+  // What a Linear reads beside a gathered weight, or a layer beside several (nn::Param::gemm_matrices).
   TensorView gemm_scale(int flat, int param) const;
   // Enqueues FlatState::amax of this rank's shard, with `stored` as above.
   void measure(int flat, const TensorView& stored, Stream& stream) const;

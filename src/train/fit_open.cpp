@@ -188,7 +188,8 @@ void FitRun::open() {
   fallbacks_ = resumed_fallbacks();
   if (!fallbacks_.empty()) rebuild_model();
   lay_out();
-  const comm::MeshPlace place = comm::place_of(world_ != nullptr ? world_->rank().value() : 0, plan_.layout.mesh);
+  const comm::MeshCoordinate place =
+      comm::coordinate_of(world_ != nullptr ? world_->rank().value() : 0, plan_.layout.mesh);
   batch_layout_ = {.data_rank = place.shard + plan_.layout.mesh.shard * place.replicate,
                    .data_ranks = plan_.layout.data_ranks(),
                    .context_rank = place.context,

@@ -39,7 +39,7 @@ void RunSaver::reserve() {
     const comm::MeshSizes& mesh = session_->layout().mesh;
     space = plan::snapshot_memory_cpu(plan::capacity_of(plan_.recipe, target, machine, mesh.world()),
                                       session_->planned_bytes() + session_->pinned_bytes() +
-                                          plan::overhead_of(target, mesh, session_->mesh().place().pipeline));
+                                          plan::overhead_of(target, mesh, session_->mesh().coordinate().pipeline));
   } else {
     space = plan::snapshot_memory_host(ranks_here_);
   }

@@ -23,7 +23,7 @@ inline models::ModelDescription neox() {
   models::ModelDescription d;
   d.family = "gpt_neox";
   d.embedding = {.vocabulary = kVocabulary, .width = kWidth, .table = "gpt_neox.embed_in"};
-  std::vector<nn::FileForm::Rows> rows;
+  std::vector<IndexRange> rows;
   for (std::int64_t head = 0; head < kHeads; ++head) {
     for (std::int64_t part = 0; part < 3; ++part) rows.push_back({(part * kHeads + head) * kHeadDim, kHeadDim});
   }
@@ -59,12 +59,12 @@ inline models::ModelDescription interleaved_neox() {
   d.ropes[0].interleaved = true;
   constexpr std::int64_t kPairs = kHeadDim / 4;
   for (models::BlockDescription& block : d.blocks) {
-    std::vector<nn::FileForm::Rows> rows;
-    for (const nn::FileForm::Rows& head : block.attention.qkv_rows) {
-      const bool rotated = head.row < 2 * kHeads * kHeadDim;  // of q or k
+    std::vector<IndexRange> rows;
+    for (const IndexRange& head : block.attention.qkv_rows) {
+      const bool rotated = head.begin < 2 * kHeads * kHeadDim;  // of q or k
       for (std::int64_t dim = 0; dim < kHeadDim; ++dim) {
         const bool moves = rotated && dim < 2 * kPairs;
-        rows.push_back({head.row + (moves ? dim % kPairs * 2 + dim / kPairs : dim), 1});
+        rows.push_back({head.begin + (moves ? dim % kPairs * 2 + dim / kPairs : dim), 1});
       }
     }
     block.attention.qkv_rows = rows;

@@ -13,7 +13,7 @@
 #include "fp8_golden.h"
 #include "generate/generate.h"
 #include "models/families.h"
-#include "nn/extent.h"
+#include "nn/granularity.h"
 #include "training.h"
 
 namespace hawser {
@@ -58,7 +58,7 @@ TEST_P(Families, AnExportIsTheFolder) {
     const std::int64_t count = model.flat(f).total(1);
     const Storage flat(*device, DType::f32, {count});
     models::load_flat(model, f, *opened.weights, 0, count, flat);
-    testing::add_tensors(nn::extent_states(model.flat(f), {}, 0, count, flat, "", true), tensors);
+    testing::add_tensors(nn::value_states(model.flat(f), {}, 0, count, flat, "", true), tensors);
   }
   std::ifstream file(folder / "config.json");
   const std::string config{std::istreambuf_iterator<char>(file), {}};

@@ -19,7 +19,7 @@
 #include "engine/host_copy.h"
 #include "evaluate/evaluate.h"
 #include "models/weights.h"
-#include "nn/flat_pieces.h"
+#include "nn/segment_ranges.h"
 
 namespace hawser::testing {
 
@@ -68,7 +68,7 @@ inline void project(const std::string& name, std::int64_t first, const float* va
 
 // As project, for a piece of a segment in the model's form, with its elements' numbers in the file's. `name`: the
 // tensor's in the file. `values`: those of the shard.
-inline void project_piece(const std::string& name, const nn::Segment& segment, const nn::SegmentPiece& piece,
+inline void project_piece(const std::string& name, const nn::Segment& segment, const nn::SegmentRange& piece,
                           const float* values, std::vector<double>& projections) {
   HAWSER_CHECK(!segment.file.transposed, name, ": projections of a transposed tensor");
   const Shape& global = segment.global;
@@ -76,8 +76,8 @@ inline void project_piece(const std::string& name, const nn::Segment& segment, c
   std::vector<std::int64_t> in_file;  // by row of the model
   if (!segment.file.row_order.empty()) in_file.resize(static_cast<std::size_t>(global[0]));
   std::int64_t next = 0;
-  for (const nn::FileForm::Rows& run : segment.file.row_order) {
-    for (std::int64_t row = run.row; row < run.row + run.rows; ++row) in_file[static_cast<std::size_t>(row)] = next++;
+  for (const IndexRange& run : segment.file.row_order) {
+    for (std::int64_t row = run.begin; row < run.end(); ++row) in_file[static_cast<std::size_t>(row)] = next++;
   }
   nn::for_each_global_run(segment, piece, [&](std::int64_t first, std::int64_t at, std::int64_t count) {
     if (in_file.empty()) return project(name, first, values + at, count, projections);
@@ -102,7 +102,7 @@ inline std::map<std::string, std::vector<double>> gradient_projections(
     if (!flat.spec().trainable) continue;
     const step::FlatState& state = session.state().flat(f);
     const std::vector<float> shard = engine::values_of(session, session.executor(purpose).gradient_shard(f));
-    for (const nn::SegmentPiece& piece : nn::segment_pieces(flat, state.begin, state.count)) {
+    for (const nn::SegmentRange& piece : nn::segment_ranges(flat, state.begin, state.count)) {
       const nn::Segment& segment = nn::segment_of(flat, piece);
       const std::string name = file_name(segment.name);
       auto& projections = out.try_emplace(name, std::vector<double>(kProjections)).first->second;

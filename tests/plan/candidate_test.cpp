@@ -1,5 +1,5 @@
-// Choices of the planner that no recipe can say yet: offload, state in host memory, tensor slices and pipeline stages. What
-// a candidate needs is what the plan of a layout needs that is made by hand.
+// Choices of the planner that no recipe can say yet: offload, state in host memory, tensor slices and pipeline stages.
+// What a candidate needs is what the plan of a layout needs that is made by hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace candidate_test {
 
 using plan::Candidate;
 using plan::Choices;
-using plan::Split;
+using plan::Parallelism;
 using plan::StatePlace;
 
 constexpr std::int64_t kLength = 64;
@@ -58,7 +58,7 @@ plan::Forecaster forecaster(const Recipe& recipe, const models::Model& model, in
 }
 
 // Two tensor ranks, sequence parallel.
-Split tensor_split() {
+Parallelism tensor_split() {
   return {.mesh = {.tensor = 2}, .partition = {}, .sequence_parallel = true};
 }
 
@@ -81,9 +81,9 @@ void fill_tensor_seams(plan::LayoutChoices& layout) {
 
 // A tensor-parallel and a pipeline filling: the models of ranks, and what completes their layouts.
 Choices fillings(const models::Model& model) {
-  return {.model = [&model](const Split& split, int rank, int blocks) -> std::shared_ptr<const models::Model> {
+  return {.model = [&model](const Parallelism& split, int rank, int blocks) -> std::shared_ptr<const models::Model> {
             if (split.mesh.tensor == 1) return plan::same_on_all_ranks(model)(split, rank, blocks);
-            return sliced(model.description(), comm::place_of(rank, split.mesh).tensor, blocks);
+            return sliced(model.description(), comm::coordinate_of(rank, split.mesh).tensor, blocks);
           },
           .complete =
               [](plan::LayoutChoices& layout, const models::Model&) {
@@ -178,13 +178,14 @@ TEST(Candidates, StoreWhatTheirScheduleHasInFlight) {
   const models::Model model(description_of(4));
   struct Case {
     const char* name;
-    models::Partition partition;
+    models::PipelinePartition partition;
     int in_flight;
     testing::PassesOfStage passes;  // null: groups of in_flight
     bool delays = false;
   };
-  const models::Partition one{.stages = 1}, even{.stages = 2, .ends = {2, 4}}, uneven{.stages = 2, .ends = {1, 4}},
-      four{.stages = 4, .ends = {1, 2, 3, 4}}, interleaved{.stages = 2, .ends = {1, 2, 3, 4}};
+  const models::PipelinePartition one{.stages = 1}, even{.stages = 2, .ends = {2, 4}},
+      uneven{.stages = 2, .ends = {1, 4}}, four{.stages = 4, .ends = {1, 2, 3, 4}},
+      interleaved{.stages = 2, .ends = {1, 2, 3, 4}};
   const testing::PassesOfStage gpipe = [&](int stage, int micro_batches) {
     return step::grouped_passes(micro_batches, micro_batches, one, stage);
   };
@@ -333,7 +334,7 @@ plan::Target constant_costs() {
 
 constexpr int kStages = 4;
 
-Split staged(const plan::Schedule& schedule) {
+Parallelism staged(const plan::Schedule& schedule) {
   return {.mesh = {.pipeline = kStages}, .partition = {.stages = kStages, .ends = {1, 2, 3, 4}}, .schedule = schedule};
 }
 
@@ -392,7 +393,7 @@ TEST(Candidates, OfSchedulesArePricedAndChosen) {
 
   // The planner suggests it, and keeps it as it chooses policies.
   choices.splits = [](const Recipe&, int) {
-    return std::vector<Split>{staged(all_forward_first()), staged(zero_bubble())};
+    return std::vector<Parallelism>{staged(all_forward_first()), staged(zero_bubble())};
   };
   choices.changes = [](const Candidate& to) {
     return std::vector<plan::Change>{{"parallel.pipeline_schedule", to.split.schedule.name}};
@@ -449,7 +450,8 @@ TEST(Candidates, SuggestionsNameWhatNoRecipeSays) {
   choices.changes = name_changes;
   choices.state_on_host = true;
   choices.splits = [](const Recipe&, int) {
-    return std::vector<Split>{tensor_split(), {.mesh = {.pipeline = 2}, .partition = {.stages = 2, .ends = {2, 4}}}};
+    return std::vector<Parallelism>{tensor_split(),
+                                    {.mesh = {.pipeline = 2}, .partition = {.stages = 2, .ends = {2, 4}}}};
   };
   const std::int64_t needed = forecaster(recipe, model, 2, target_of(), {}).forecast().needed();
   recipe.memory.capacity = Bytes(needed * 3 / 4);

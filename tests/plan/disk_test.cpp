@@ -73,7 +73,7 @@ TEST(Disk, ACheckpointHasTheExpertsOfAllRanks) {
   EXPECT_GT(bytes, 12 * models::Model(whole).parameters());  // and scales
   choices.mesh = {.tensor = 2, .shard = 4, .expert = 4};
   models::ModelDescription part = testing::half_of(whole, 1, {.vocabulary = true});
-  part.blocks.at(1).moe->part = {.index = 3, .parts = 4};
+  part.blocks.at(1).moe->experts_shard = {.index = 3, .count = 4};
   const models::Model of_rank(part, own);
   EXPECT_EQ(plan::checkpoint_bytes(of_rank, plan::derive(choices, of_rank)), bytes);
 }

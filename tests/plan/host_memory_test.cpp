@@ -128,15 +128,15 @@ TEST(HostMemory, OfTensorRanksAndStagesIsTheSumOfTheirPlans) {
   const models::Model model = model_of();
   const auto part = [&](int rank, const comm::MeshSizes& mesh) {
     return std::make_shared<const models::Model>(
-        testing::half_of(model.description(), comm::place_of(rank, mesh).tensor, {.vocabulary = true}),
+        testing::half_of(model.description(), comm::coordinate_of(rank, mesh).tensor, {.vocabulary = true}),
         nn::FlatSpecOf([](const nn::Param& param) { return param.flat; }));
   };
   plan::Choices choices{.split =
                             [](const Recipe&, int) {
-                              return plan::Split{.mesh = {.tensor = 2, .shard = 2, .pipeline = 3},
-                                                 .partition = {.stages = 3, .ends = {2, 3, 4}}};
+                              return plan::Parallelism{.mesh = {.tensor = 2, .shard = 2, .pipeline = 3},
+                                                       .partition = {.stages = 3, .ends = {2, 3, 4}}};
                             },
-                        .model = [&](const plan::Split& split, int rank, int) { return part(rank, split.mesh); },
+                        .model = [&](const plan::Parallelism& split, int rank, int) { return part(rank, split.mesh); },
                         .complete =
                             [](plan::LayoutChoices& layout, const models::Model& of) {
                               put_state_on_host(layout, of);

@@ -13,7 +13,7 @@
 namespace hawser {
 namespace pipeline_forecast_test {
 
-using models::Partition;
+using models::PipelinePartition;
 
 constexpr std::int64_t kLength = 64;
 
@@ -41,7 +41,7 @@ Recipe recipe_of(int stages, int micro_batches, int data_ranks = 1) {
   return recipe;
 }
 
-plan::CompleteChoices one_forward_one_backward(const Partition& partition) {
+plan::CompleteChoices one_forward_one_backward(const PipelinePartition& partition) {
   return [=](plan::LayoutChoices& layout, const models::Model&) {
     layout.partition = partition;
     layout.schedule.passes = testing::one_forward_one_backward_of(partition.stages);
@@ -57,7 +57,7 @@ plan::Target free_messages() {
 }
 
 plan::Forecaster forecaster(const Recipe& recipe, const models::Model& model, const plan::Target& target,
-                            const Partition& partition, int data_ranks = 1) {
+                            const PipelinePartition& partition, int data_ranks = 1) {
   return {recipe,
           model,
           partition.stages * data_ranks,
@@ -68,13 +68,14 @@ plan::Forecaster forecaster(const Recipe& recipe, const models::Model& model, co
 }
 
 // Even and uneven cuts, the last stage with only the head, a first one with only the embedding.
-std::vector<Partition> partitions_of_four_blocks() {
+std::vector<PipelinePartition> partitions_of_four_blocks() {
   return {{.stages = 2, .ends = {2, 4}},       {.stages = 2, .ends = {3, 4}},
           {.stages = 2, .ends = {4, 4}},       {.stages = 4, .ends = {1, 2, 3, 4}},
           {.stages = 4, .ends = {1, 3, 4, 4}}, {.stages = 4, .ends = {0, 1, 2, 4}}};
 }
 
-void expect_memory_of_stages(const models::Model& model, const Partition& partition, const std::string& target) {
+void expect_memory_of_stages(const models::Model& model, const PipelinePartition& partition,
+                             const std::string& target) {
   SCOPED_TRACE(cat(target, " ", partition.stages, " stages, the first has ", partition.ends[0], " blocks"));
   const Recipe recipe = recipe_of(partition.stages, 3, 2);
   const plan::Forecast f = forecaster(recipe, model, plan::load_target(target), partition, 2).forecast();
@@ -107,7 +108,7 @@ void expect_memory_of_stages(const models::Model& model, const Partition& partit
 }
 
 TEST(PipelineForecast, TheMemoryOfEachStageIsThatOfItsPlan) {
-  for (const Partition& partition : partitions_of_four_blocks()) {
+  for (const PipelinePartition& partition : partitions_of_four_blocks()) {
     expect_memory_of_stages(model_of(4, /*tied=*/true), partition, partition.stages == 2 ? "cpu" : "h200");
     expect_memory_of_stages(model_of(4, /*tied=*/false), partition, partition.stages == 2 ? "h200" : "cpu");
   }
@@ -118,7 +119,7 @@ TEST(PipelineForecast, TheMemoryOfEachStageIsThatOfItsPlan) {
 TEST(PipelineForecast, AStepTakesTheTimeOfThePipeline) {
   for (const int stages : {2, 4}) {
     const models::Model model = model_of(stages);
-    Partition partition{.stages = stages};
+    PipelinePartition partition{.stages = stages};
     for (int stage = 0; stage < stages; ++stage) partition.ends.push_back(stage + 1);
     for (const int micro_batches : {1, stages, 3 * stages + 1}) {
       const plan::Forecast f =
@@ -149,7 +150,7 @@ TEST(PipelineForecast, UnevenStagesWaitForTheSlowest) {
     const auto& busy = f.stages[stage].time.busy;
     return busy.contains("attention") ? busy.at("attention") : 0.0;
   };
-  const auto forecast = [&](const Partition& partition) {
+  const auto forecast = [&](const PipelinePartition& partition) {
     return forecaster(recipe_of(partition.stages, kMicroBatches), model, target, partition).forecast();
   };
   // The first stage never waits; the second has a third of its work.
@@ -168,7 +169,7 @@ TEST(PipelineForecast, UnevenStagesWaitForTheSlowest) {
 // An activation and its gradient, one after the other, over the link between the stages.
 TEST(PipelineForecast, MessagesTakeTheTimeOfTheirLink) {
   const models::Model model = model_of(2);
-  const Partition partition{.stages = 2, .ends = {1, 2}};
+  const PipelinePartition partition{.stages = 2, .ends = {1, 2}};
   const double bytes = static_cast<double>(kLength) * 32 * 4;
   plan::Target target = free_messages();
   const auto seconds = [&](double rate) {
@@ -184,7 +185,8 @@ TEST(PipelineForecast, MessagesTakeTheTimeOfTheirLink) {
 // Many micro-batches of a recipe that does not fit: those after the first are added.
 TEST(PipelineForecast, FurtherMicroBatchesAreExtrapolated) {
   const models::Model model = model_of(4);
-  for (const Partition& partition : {Partition{.stages = 2, .ends = {3, 4}}, {.stages = 4, .ends = {1, 3, 4, 4}}}) {
+  for (const PipelinePartition& partition :
+       {PipelinePartition{.stages = 2, .ends = {3, 4}}, {.stages = 4, .ends = {1, 3, 4, 4}}}) {
     const int micro_batches = 2 * partition.stages + 3;
     Recipe recipe = recipe_of(partition.stages, micro_batches);
     const plan::Forecast all = forecaster(recipe, model, free_messages(), partition).forecast();
@@ -227,7 +229,7 @@ TEST(PipelineForecast, StagesThatDoNotMatchAreRejected) {
 
 TEST(PipelineForecast, ReportsEachStageAndNamesTheLargest) {
   const models::Model model = model_of(4);
-  const Partition partition{.stages = 2, .ends = {1, 4}};
+  const PipelinePartition partition{.stages = 2, .ends = {1, 4}};
   Recipe recipe = recipe_of(2, 3, 2);
   const plan::Target target = free_messages();
   const auto text_of = [&](const plan::Forecast& f) {
@@ -264,7 +266,7 @@ TEST(PipelineForecast, ReportsEachStageAndNamesTheLargest) {
 
 TEST(PipelineForecast, ChosenPoliciesFitEveryStage) {
   const models::Model model = model_of(4);
-  const Partition partition{.stages = 2, .ends = {1, 4}};
+  const PipelinePartition partition{.stages = 2, .ends = {1, 4}};
   Recipe recipe = recipe_of(2, 5);
   const std::int64_t none = forecaster(recipe, model, free_messages(), partition).forecast().needed();
   recipe.memory.activation_checkpointing = Checkpointing::full;

@@ -13,14 +13,14 @@
 namespace hawser {
 namespace pipeline_test {
 
-using models::Partition;
+using models::PipelinePartition;
 using step::Pass;
 
 enum class Schedule { grouped, one_forward_one_backward, zero_bubble };
 
 // As many blocks a stage as fit; the last stage may have only the head.
-Partition even(int stages, int blocks) {
-  Partition partition{.stages = stages};
+PipelinePartition even(int stages, int blocks) {
+  PipelinePartition partition{.stages = stages};
   for (int stage = 1; stage <= stages; ++stage) {
     partition.ends.push_back(std::min(blocks, stage * ((blocks + stages - 1) / stages)));
   }
@@ -28,8 +28,8 @@ Partition even(int stages, int blocks) {
   return partition;
 }
 
-plan::LayoutChoices staged(const models::Model& model, const Partition& partition, int micro_batches, Schedule schedule,
-                           comm::MeshSizes mesh = {}) {
+plan::LayoutChoices staged(const models::Model& model, const PipelinePartition& partition, int micro_batches,
+                           Schedule schedule, comm::MeshSizes mesh = {}) {
   testing::LayoutOptions options{.mesh = std::move(mesh), .length = 32, .micro_batches = micro_batches};
   options.delay_weight_gradients = schedule == Schedule::zero_bubble;
   plan::LayoutChoices layout = testing::make_test_layout(options, model);
@@ -79,7 +79,7 @@ TEST(PipelinePlan, EveryScheduleIsCheckedOverAllStages) {
     }
   }
   const models::Model model(testing::toy_description());
-  const Partition interleaved{.stages = 2, .ends = {0, 1, 1, 2}};
+  const PipelinePartition interleaved{.stages = 2, .ends = {0, 1, 1, 2}};
   EXPECT_EQ(rejection(model, staged(model, interleaved, 4, Schedule::grouped)), "");
 }
 
@@ -239,43 +239,44 @@ TEST(PipelinePlan, BubblesAreThoseOfThePapers) {
   }
 }
 
-// Interleaved 1F1B with v chunks a stage neither deadlocks nor waits for a message of an earlier pass: its bubble is
-// (p - 1)(F + B) of one chunk, 1/v of 1F1B's (arXiv 2104.04473).
+// Interleaved 1F1B with v model chunks a stage neither deadlocks nor waits for a message of an earlier pass: its bubble
+// is (p - 1)(F + B) of one model chunk, 1/v of 1F1B's (arXiv 2104.04473).
 TEST(PipelinePlan, TheBubbleOfInterleavedStagesIsThatOfThePaper) {
-  for (const auto& [stages, chunks] : {std::pair{2, 2}, {2, 4}, {4, 2}, {4, 3}, {8, 2}}) {
-    const int blocks = stages * chunks;
+  for (const auto& [stages, model_chunks] : {std::pair{2, 2}, {2, 4}, {4, 2}, {4, 3}, {8, 2}}) {
+    const int blocks = stages * model_chunks;
     const models::Model model(testing::llama_description(
         {.width = 16, .heads = 2, .kv_heads = 1, .head_dim = 8, .inner = 24, .vocabulary = 40, .blocks = blocks}));
-    Partition partition{.stages = stages};
+    PipelinePartition partition{.stages = stages};
     for (int block = 1; block <= blocks; ++block) partition.ends.push_back(block);
     for (const int micro_batches : {stages, 2 * stages, 3 * stages}) {
       plan::LayoutChoices layout = staged(model, partition, micro_batches, Schedule::one_forward_one_backward);
-      layout.schedule.passes = testing::interleaved_of(stages, chunks);
-      ASSERT_EQ(rejection(model, layout), "") << stages << " stages, " << chunks << " chunks, " << micro_batches;
+      layout.schedule.passes = testing::interleaved_of(stages, model_chunks);
+      ASSERT_EQ(rejection(model, layout), "")
+          << stages << " stages, " << model_chunks << " model chunks, " << micro_batches;
       const double seconds =
           constant_costs(plan::plan_stages(model, plan::derive(layout, model), step::Purpose::train, 0, true), 1, 2, 0);
-      EXPECT_NEAR(seconds, (micro_batches * chunks + stages - 1) * 3, 1e-9)
-          << stages << " stages, " << chunks << " chunks, " << micro_batches;
+      EXPECT_NEAR(seconds, (micro_batches * model_chunks + stages - 1) * 3, 1e-9)
+          << stages << " stages, " << model_chunks << " model chunks, " << micro_batches;
     }
   }
 }
 
-// Forward-only steps have a bubble of (p - 1) F of one chunk, and routers' sums over the stages do not add to it.
+// Forward-only steps have a bubble of (p - 1) F of one model chunk, and routers' sums over the stages do not add to it.
 TEST(PipelinePlan, StagesEvaluateSeveralMicroBatchesAtOnce) {
-  for (const auto& [stages, chunks] : {std::pair{2, 1}, {4, 1}, {2, 2}, {4, 2}}) {
-    const int blocks = stages * chunks;
+  for (const auto& [stages, model_chunks] : {std::pair{2, 1}, {4, 1}, {2, 2}, {4, 2}}) {
+    const int blocks = stages * model_chunks;
     for (const bool experts : {false, true}) {
       const models::Model dense(testing::llama_description({.blocks = blocks})), routed = with_experts(blocks, true);
       const models::Model& model = experts ? routed : dense;
-      Partition partition{.stages = stages};
+      PipelinePartition partition{.stages = stages};
       for (int block = 1; block <= blocks; ++block) partition.ends.push_back(block);
       for (const int micro_batches : {1, 2 * stages, 3 * stages + 1}) {
         plan::LayoutChoices layout = staged(model, partition, 1, Schedule::grouped);
         layout.forward_micro_batches = micro_batches;
         const auto plans = plan::plan_stages(model, plan::derive(layout, model), step::Purpose::loss, 0, false);
-        if (chunks > 1 && micro_batches % stages != 0) continue;  // the last group has idle passes
-        EXPECT_NEAR(constant_costs(plans, 1, 0, 0), micro_batches * chunks + stages - 1, 1e-9)
-            << stages << " stages, " << chunks << " chunks, " << micro_batches << " micro-batches";
+        if (model_chunks > 1 && micro_batches % stages != 0) continue;  // the last group has idle passes
+        EXPECT_NEAR(constant_costs(plans, 1, 0, 0), micro_batches * model_chunks + stages - 1, 1e-9)
+            << stages << " stages, " << model_chunks << " model chunks, " << micro_batches << " micro-batches";
       }
     }
   }
@@ -394,14 +395,14 @@ TEST(PipelinePlan, SchedulesWithoutAPassAreRejected) {
   EXPECT_NE(with(in_order(0, {{forward, 0}})).find("a pass is missing"), std::string::npos);
   EXPECT_NE(with(in_order(0, {{backward, 0}, {forward, 0}})).find("has no forward pass"), std::string::npos);
   EXPECT_NE(with(in_order(0, {{forward, 0}, {forward, 0}})).find("two forward passes"), std::string::npos);
-  EXPECT_NE(with(in_order(1, {{forward, 0}})).find("stage 0 has no chunk 1"), std::string::npos);
+  EXPECT_NE(with(in_order(1, {{forward, 0}})).find("stage 0 has no model chunk 1"), std::string::npos);
   layout.policies.front().delay_weight_gradients = true;
   EXPECT_NE(with(in_order(0, {{forward, 0}, {backward, 0}})).find("a pass is missing"), std::string::npos);
 }
 
 TEST(PipelinePlan, RejectsPartitionsThatDoNotCoverTheModel) {
   const models::Model model(testing::toy_description());
-  const auto check = [&](const Partition& partition) { models::check_partition(model, partition); };
+  const auto check = [&](const PipelinePartition& partition) { models::check_partition(model, partition); };
   EXPECT_NO_THROW(check({.stages = 2, .ends = {0, 2}}));
   EXPECT_THROW(check({.stages = 2, .ends = {1}}), InternalError);
   EXPECT_THROW(check({.stages = 2, .ends = {1, 1}}), InternalError);

@@ -69,7 +69,8 @@ TEST(Plan, RanksWithDifferentExpertsAreCheckedTogether) {
     for (int rank = 0; rank < mesh.world(); ++rank) {
       models::ModelDescription description = testing::toy_with_experts(8);
       for (models::BlockDescription& block : description.blocks) {
-        block.moe->part = {.index = comm::expert_part(comm::place_of(rank, mesh), mesh), .parts = mesh.expert};
+        block.moe->experts_shard = {.index = comm::expert_part(comm::coordinate_of(rank, mesh), mesh),
+                                    .count = mesh.expert};
       }
       models.push_back(std::make_unique<models::Model>(
           std::move(description), nn::FlatSpecOf([](const nn::Param& param) { return param.flat; })));

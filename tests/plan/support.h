@@ -91,9 +91,10 @@ class Steps {
         loader_(std::make_shared<ToySequences>(batch_size(), layout_.batch.sequence_length, layout_.batch.max_documents,
                                                5, layout_.batch.tables, layout_.batch.labels),
                 layout_.batch,
-                {.data_rank = session.mesh().place().shard + layout_.mesh.shard * session.mesh().place().replicate,
+                {.data_rank =
+                     session.mesh().coordinate().shard + layout_.mesh.shard * session.mesh().coordinate().replicate,
                  .data_ranks = layout_.data_ranks(),
-                 .context_rank = session.mesh().place().context,
+                 .context_rank = session.mesh().coordinate().context,
                  .context_ranks = layout_.mesh.context},
                 {.global_batch_size = batch_size(), .shuffle = false}) {
     session.initialise(1);

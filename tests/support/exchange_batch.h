@@ -11,7 +11,7 @@ namespace hawser::testing {
 // The batch of a layout's first step on this rank. `ctx` has its views.
 class ExchangeBatch {
  public:
-  ExchangeBatch(const plan::Layout& layout, const comm::MeshPlace& place, nn::testing::TestContext& ctx) {
+  ExchangeBatch(const plan::Layout& layout, const comm::MeshCoordinate& place, nn::testing::TestContext& ctx) {
     const ToySteps steps(layout, place, layout.batch.sequences * layout.data_ranks());
     bounds_ = layout.bounds;
     bounds_.random_numbers = true;

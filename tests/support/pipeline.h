@@ -68,8 +68,8 @@ inline std::vector<std::vector<Pass>> zero_bubble(int stages, int micro_batches)
   return passes;
 }
 
-// Interleaved 1F1B (arXiv 2104.04473): a stage has `virtual_stages` chunks, and micro-batches, a multiple of the stages,
-// pass through each in groups of as many as there are stages.
+// Interleaved 1F1B (arXiv 2104.04473): a stage has `virtual_stages` model chunks, and micro-batches, a multiple of the
+// stages, pass through each in groups of as many as there are stages.
 inline std::vector<Pass> interleaved(int stages, int virtual_stages, int stage, int micro_batches) {
   const int group = stages * virtual_stages, passes = micro_batches * virtual_stages;
   const auto pass = [&](Pass::Kind kind, int k) {

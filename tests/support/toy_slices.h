@@ -41,9 +41,9 @@ inline models::ModelDescription with_fused_qkv(models::ModelDescription d, std::
 inline models::ModelDescription part_of(models::ModelDescription d, int part, int parts, const Division& division) {
   if (division.vocabulary) {
     const std::int64_t total = d.embedding.vocabulary, own = (total + parts - 1) / parts;
-    d.embedding.vocabulary_part = {.begin = part * own, .total = total};
+    d.embedding.vocabulary_slice = {.begin = part * own, .total = total};
     d.embedding.vocabulary = own;
-    if (!d.head.classifies()) d.head.vocabulary_part = d.embedding.vocabulary_part, d.head.vocabulary = own;
+    if (!d.head.classifies()) d.head.vocabulary_slice = d.embedding.vocabulary_slice, d.head.vocabulary = own;
   }
   const int copies = kv_copies(d, parts);
   for (int b = 0; b < static_cast<int>(d.blocks.size()); ++b) {
@@ -53,15 +53,15 @@ inline models::ModelDescription part_of(models::ModelDescription d, int part, in
     a.sliced = b != division.whole_attention;
     m.sliced = b != division.whole_mlp;
     if (a.sliced) {
-      a.heads_part = {.begin = part * a.heads / parts, .total = a.heads};
-      a.kv_heads_part = {.begin = part / copies * a.kv_heads * copies / parts, .total = a.kv_heads};
+      a.heads_slice = {.begin = part * a.heads / parts, .total = a.heads};
+      a.kv_heads_slice = {.begin = part / copies * a.kv_heads * copies / parts, .total = a.kv_heads};
       a.heads /= parts;
       a.kv_heads = a.kv_heads * copies / parts;
       a.kv_copies = copies;
     }
     if (m.sliced) {
       const std::int64_t begin = (m.inner * part + parts - 1) / parts, end = (m.inner * (part + 1) + parts - 1) / parts;
-      m.inner_part = {.begin = begin, .total = m.inner};
+      m.inner_slice = {.begin = begin, .total = m.inner};
       m.inner = end - begin;
     }
   }

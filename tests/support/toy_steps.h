@@ -25,12 +25,12 @@ class ToySteps {
  public:
   // A global batch of `batch_size` sequences; sets the number of micro-batches to what that takes. `full`: no sequence
   // has padding.
-  ToySteps(const models::Model& model, plan::LayoutChoices& layout, const comm::MeshPlace& place,
+  ToySteps(const models::Model& model, plan::LayoutChoices& layout, const comm::MeshCoordinate& place,
            std::int64_t batch_size, bool full = false)
       : ToySteps(plan::derive(layout, model), place, batch_size, full) {
     layout.micro_batches = static_cast<int>(loader_.micro_batches());
   }
-  ToySteps(const plan::Layout& layout, const comm::MeshPlace& place, std::int64_t batch_size, bool full = false)
+  ToySteps(const plan::Layout& layout, const comm::MeshCoordinate& place, std::int64_t batch_size, bool full = false)
       : batch_(layout.batch),
         loader_(sequences(batch_, 4 * batch_size, full), batch_,
                 {.data_rank = place.shard + layout.mesh.shard * place.replicate,

@@ -56,7 +56,7 @@ ModelDescription read_gpt_neox(ConfigReader& config, Problems& problems, const T
             .initial_std = std,
             .norm = prefix + "final_layer_norm",
             .output = names != nullptr && names->has("lm_head.weight") ? "lm_head" : "embed_out"};
-  std::vector<nn::FileForm::Rows> rows;
+  std::vector<IndexRange> rows;
   for (std::int64_t head = 0; head < s.heads; ++head) {
     for (std::int64_t part = 0; part < 3; ++part) rows.push_back({(part * s.heads + head) * s.head_dim, s.head_dim});
   }

@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "models/testing/model_files.h"
-#include "nn/extent.h"
+#include "nn/granularity.h"
 
 namespace hawser::models {
 
 // The boxes of a value for each element.
 inline std::vector<NamedState> states_of(const Model& model, int flat, std::int64_t begin, std::int64_t count,
                                          const TensorView& values, const std::string& prefix = "") {
-  return nn::extent_states(model.flat(flat), {}, begin, count, values, prefix, false);
+  return nn::value_states(model.flat(flat), {}, begin, count, values, prefix, false);
 }
 
 class WeightsTest : public ::testing::Test {

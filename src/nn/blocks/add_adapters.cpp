@@ -34,8 +34,8 @@ struct Run {
 std::vector<Run> runs_of(const AdapterTarget& target) {
   std::vector<Run> runs;
   for (const OutputRange& range : target.ranges) {
-    HAWSER_CHECK(target.ranges.size() == 1 || range.part.total > 0, target.name,
-                 ": several ranges of rows, one without a part");
+    HAWSER_CHECK(target.ranges.size() == 1 || range.slice.sliced(), target.name,
+                 ": several ranges of rows, one without a slice");
     if (runs.empty() || runs.back().kv_copies != range.kv_copies) {
       runs.push_back({.first_output = range.first_output, .kv_copies = range.kv_copies});
     }
@@ -52,7 +52,7 @@ std::vector<Run> runs_of(const AdapterTarget& target) {
 Param param_of(const std::string& name, const std::string& tensor, const Run& run, const Shape& shape,
                const Initial& initial, bool decay) {
   if (run.ranges.size() == 1) {
-    Param param = sliced_param(tensor, shape, 0, run.ranges.front().part, initial, decay);
+    Param param = sliced_param(tensor, shape, 0, run.ranges.front().slice, initial, decay);
     param.name = name;
     param.segments.edit().front().range = run.ranges.front().range;
     return param;
@@ -60,7 +60,7 @@ Param param_of(const std::string& name, const std::string& tensor, const Run& ru
   std::vector<Segment> segments;
   std::int64_t row = 0;
   for (const OutputRange& range : run.ranges) {
-    segments.push_back(row_segment(tensor, row, range.outputs, shape, range.part, range.range));
+    segments.push_back(row_segment(tensor, row, range.outputs, shape, range.slice, range.range));
     row += range.outputs;
   }
   return fused_param(name, std::move(segments), shape, initial, decay);
@@ -74,9 +74,9 @@ std::string last_part(const std::string& name) {
 }  // namespace
 
 std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, const std::vector<AdapterTarget>& targets,
-                                  std::int64_t inputs, PartOf part, std::vector<Param>& params) {
-  const bool row_parallel = part.total > 0;
-  const auto all_inputs = static_cast<double>(row_parallel ? part.total : inputs);
+                                  std::int64_t inputs, DimSlice slice, std::vector<Param>& params) {
+  const bool row_parallel = slice.sliced();
+  const auto all_inputs = static_cast<double>(row_parallel ? slice.total : inputs);
   const Initial normal{Initial::Kind::normal, 1.0 / std::sqrt(3.0 * all_inputs)};
   std::vector<Placed> placed;
   for (const AdapterTarget& target : targets) {
@@ -112,7 +112,7 @@ std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, con
       of[k].a_row = rows;
       rows += config.rank;
     }
-    Param param = row_parallel ? sliced_param(name, {rows, inputs}, 1, part, normal, true)
+    Param param = row_parallel ? sliced_param(name, {rows, inputs}, 1, slice, normal, true)
                                : fused_param(name, std::move(segments), {rows, inputs}, normal, true);
     if (!row_parallel) {
       param.flat.domain = Domain::replicated;

@@ -34,32 +34,32 @@ TensorView workspace_of(LayerContext& ctx, Call call, const AttentionPart& part)
 
 namespace {
 
-PartOf channels_of(PartOf heads, std::int64_t head_dim) {
+DimSlice channels_of(DimSlice heads, std::int64_t head_dim) {
   return {heads.begin * head_dim, heads.total * head_dim};
 }
 
-// The tensor that q, k or v is in, the part of its rows that this rank has, and its range if it is all three.
+// The tensor that q, k or v is in, the slice of its rows that this rank has, and its range if it is all three.
 struct Projection {
   std::string name;
-  PartOf part;
-  FileForm::Rows range = {};
+  DimSlice slice;
+  std::optional<IndexRange> range = {};
 };
 std::array<Projection, 3> projections_of(const AttentionConfig& c) {
-  const PartOf q = channels_of(c.heads_part, c.head_dim), kv = channels_of(c.kv_heads_part, c.head_dim);
+  const DimSlice q = channels_of(c.heads_slice, c.head_dim), kv = channels_of(c.kv_heads_slice, c.head_dim);
   if (!c.q.empty()) return {{{c.q, q}, {c.k, kv}, {c.v, kv}}};
-  const std::int64_t q_rows = q.total > 0 ? q.total : c.q_size(), kv_rows = kv.total > 0 ? kv.total : c.kv_size();
+  const std::int64_t q_rows = q.sliced() ? q.total : c.q_size(), kv_rows = kv.sliced() ? kv.total : c.kv_size();
   const std::int64_t v_row = q_rows + kv_rows, total = v_row + kv_rows;
-  return {{{c.fused, {q.begin, total}, {0, q_rows}},
-           {c.fused, {q_rows + kv.begin, total}, {q_rows, kv_rows}},
-           {c.fused, {v_row + kv.begin, total}, {v_row, kv_rows}}}};
+  return {{{c.fused, {q.begin, total}, IndexRange{0, q_rows}},
+           {c.fused, {q_rows + kv.begin, total}, IndexRange{q_rows, kv_rows}},
+           {c.fused, {v_row + kv.begin, total}, IndexRange{v_row, kv_rows}}}};
 }
 
 Segment segment_of(const Projection& of, const char* suffix, std::int64_t row, std::int64_t rows, const Shape& shape) {
-  return row_segment(of.name + suffix, row, rows, shape, of.part, of.range);
+  return row_segment(of.name + suffix, row, rows, shape, of.slice, of.range);
 }
 
 std::vector<Segment> with_file_form(std::vector<Segment> segments, bool transposed,
-                                    const std::vector<FileForm::Rows>& rows) {
+                                    const std::vector<IndexRange>& rows) {
   for (Segment& segment : segments) segment.file = {.transposed = transposed, .row_order = rows};
   return segments;
 }
@@ -88,9 +88,9 @@ std::optional<Norm> make_qk_norm(const AttentionConfig& c, int index) {
 std::vector<Param> attention_params(const AttentionConfig& c) {
   HAWSER_CHECK(c.kv_heads > 0 && c.heads % c.kv_heads == 0, c.heads, " heads in groups of ", c.kv_heads);
   const bool apart = c.kv_copies > 1;
-  HAWSER_CHECK((c.heads_part.total > 0) == (c.kv_heads_part.total > 0), c.output, ": a part of the heads of ",
-               c.heads_part.total > 0 ? "queries, but all of keys" : "keys, but all of queries");
-  HAWSER_CHECK(!apart || c.heads_part.total > 0, c.output, ": copies of key-value heads, but all heads");
+  HAWSER_CHECK(c.heads_slice.sliced() == c.kv_heads_slice.sliced(), c.output, ": a part of the heads of ",
+               c.heads_slice.sliced() ? "queries, but all of keys" : "keys, but all of queries");
+  HAWSER_CHECK(!apart || c.heads_slice.sliced(), c.output, ": copies of key-value heads, but all heads");
   const auto [q, k, v] = projections_of(c);
   const auto qkv = [&, &q = q, &k = k, &v = v](const char* suffix, const Shape& shape, bool transposed) {
     std::vector<Segment> segments = {segment_of(q, suffix, 0, c.q_size(), shape)};
@@ -109,7 +109,7 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
   params.push_back(fused_param(qkv_name + ".weight", qkv(".weight", wide, c.transposed), wide, normal, true));
   params.back().of_linear = true;
   params.back().modules = modules;
-  params.push_back(sliced_param(c.output + ".weight", {c.width, c.q_size()}, 1, channels_of(c.heads_part, c.head_dim),
+  params.push_back(sliced_param(c.output + ".weight", {c.width, c.q_size()}, 1, channels_of(c.heads_slice, c.head_dim),
                                 {Initial::Kind::normal, c.output_std}, true));
   params.back().segments.edit().front().file.transposed = c.transposed;
   params.back().of_linear = true;
@@ -148,11 +148,11 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
 }  // namespace
 
 std::vector<float> AttentionConfig::alibi_slopes() const {
-  const std::int64_t all = heads_part.total > 0 ? heads_part.total : heads;
+  const std::int64_t all = heads_slice.sliced() ? heads_slice.total : heads;
   const std::vector<float> of_model = ops::alibi_slopes(all);
   std::vector<float> out(static_cast<std::size_t>(heads), 0.0f);
-  for (std::int64_t h = 0; h < heads && heads_part.begin + h < all; ++h) {
-    const double slope = of_model[static_cast<std::size_t>(heads_part.begin + h)];
+  for (std::int64_t h = 0; h < heads && heads_slice.begin + h < all; ++h) {
+    const double slope = of_model[static_cast<std::size_t>(heads_slice.begin + h)];
     out[static_cast<std::size_t>(h)] = static_cast<float>(alibi_scale * slope);
   }
   return out;
@@ -180,8 +180,8 @@ ColumnParallelLinear AttentionLayer::make_qkv() {
   const auto [q, k, v] = projections_of(c);
   const bool apart = c.kv_copies > 1;
   const std::int64_t k_row = c.q_size(), v_row = k_row + c.kv_size();
-  const OutputRange of_q{0, c.q_size(), q.part, false, q.range}, of_k{k_row, c.kv_size(), k.part, apart, k.range},
-      of_v{v_row, c.kv_size(), v.part, apart, v.range};
+  const OutputRange of_q{0, c.q_size(), q.slice, false, q.range}, of_k{k_row, c.kv_size(), k.slice, apart, k.range},
+      of_v{v_row, c.kv_size(), v.slice, apart, v.range};
   std::vector<AdapterTarget> targets;
   if (c.q.empty()) {
     targets = {{c.fused, {of_q, of_k, of_v}, c.qkv_rows}};
@@ -199,7 +199,7 @@ ColumnParallelLinear AttentionLayer::make_qkv() {
 
 LayerOutput AttentionLayer::make_output() {
   const AttentionConfig& c = config_;
-  const PartOf q = channels_of(c.heads_part, c.head_dim);
+  const DimSlice q = channels_of(c.heads_slice, c.head_dim);
   std::optional<Norm> post_norm;
   if (c.norm_place == NormPlace::sandwich) {
     post_norm.emplace(c.norm_config, post_norm_index(c), post_norm_index(c) + 1);
@@ -384,7 +384,7 @@ ops::AttentionDropout AttentionLayer::dropout_of(const LayerContext& ctx, const 
   const ops::RandomKey random = ctx.random(Site::attention_probabilities);
   return {.probability = c.dropout,
           .key = random.key,
-          .first_head = c.heads_part.begin + part.first_head,
+          .first_head = c.heads_slice.begin + part.first_head,
           .step = random.step,
           .query_ids = part.query_ids,
           .key_ids = part.key_ids};

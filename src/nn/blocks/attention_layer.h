@@ -25,9 +25,9 @@ namespace hawser::nn {
 struct AttentionConfig {
   std::int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0;
   // With tensor parallelism, heads and kv_heads are these parts of the model's: both, or neither.
-  PartOf heads_part, kv_heads_part;
+  DimSlice heads_slice, kv_heads_slice;
   bool sliced = true;  // false: every tensor rank has the complete layer (Linear::sliced)
-  int kv_copies = 1;   // consecutive tensor ranks with the same kv_heads_part (comm::MeshSizes::kv_copies)
+  int kv_copies = 1;   // consecutive tensor ranks with the same kv_heads_slice (comm::MeshSizes::kv_copies)
   bool qkv_bias = false, output_bias = false;
   NormConfig norm_config;
   NormPlace norm_place = NormPlace::pre;
@@ -48,7 +48,7 @@ struct AttentionConfig {
   // files its rows are in the order qkv_rows (nn::FileForm::row_order), of the complete tensor on every rank.
   std::string norm, q, k, v, output, fused;
   std::string post_norm, q_norm, k_norm;  // NormPlace::sandwich; qk_norm
-  std::vector<FileForm::Rows> qkv_rows;
+  std::vector<IndexRange> qkv_rows;
   std::vector<AdapterConfig> adapters;  // of q, k, v or fused, and output
 
   AttentionMask mask() const { return {.causal = causal, .window = window, .distances = alibi}; }

@@ -24,7 +24,7 @@ TensorView residual_rows(const LayerContext& ctx, const TensorView& x, const Ten
 EmbeddingLayer::EmbeddingLayer(EmbeddingConfig config) : config_(std::move(config)) {
   const Initial initial{Initial::Kind::normal, config_.initial_std};
   params_.push_back(sliced_param(config_.table + ".weight", {config_.vocabulary, config_.width}, 0,
-                                 config_.vocabulary_part, initial, true));
+                                 config_.vocabulary_slice, initial, true));
   const auto add = [&](const std::string& name, std::int64_t rows, std::int64_t first, bool of_types) {
     HAWSER_CHECK(first >= 0 && first < rows, name, ": ", rows, " rows, the first of which is ", first);
     more_.push_back({static_cast<int>(params_.size()), first, of_types});
@@ -56,8 +56,8 @@ void EmbeddingLayer::look_up(LayerContext& ctx, const TensorView& s, std::int64_
                                          .table = ctx.weight(0),
                                          .y = s,
                                          .scale = config_.scale,
-                                         .first_row = config_.vocabulary_part.begin,
-                                         .total_rows = config_.vocabulary_part.total});
+                                         .first_row = config_.vocabulary_slice.begin,
+                                         .total_rows = config_.vocabulary_slice.total});
   for (const More& more : more_) {
     // All tensor ranks ask for the same temps.
     const TensorView ids = ids_of(ctx, more, first_row, rows), term = ctx.temp(ctx.dtype(), s.shape());
@@ -104,8 +104,8 @@ void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientS
                                             .dtable = table.view,
                                             .accumulate = table.accumulate,
                                             .scale = config_.scale,
-                                            .first_row = config_.vocabulary_part.begin,
-                                            .total_rows = config_.vocabulary_part.total});
+                                            .first_row = config_.vocabulary_slice.begin,
+                                            .total_rows = config_.vocabulary_slice.total});
   }
   for (const More& more : more_) add_gradient(ctx, more, rows, first_row, sink.target(more.param));
   if (gather != nullptr) gather->finish();
@@ -138,7 +138,7 @@ LabelSpec labels_of(const HeadConfig& config) {
     case HeadKind::span:
       break;
     case HeadKind::masked_language_model: {
-      const std::int64_t total = config.vocabulary_part.total;
+      const std::int64_t total = config.vocabulary_slice.total;
       return {LabelRows::own, total > 0 ? total : config.vocabulary};
     }
     case HeadKind::token_classification:
@@ -156,7 +156,7 @@ HeadLayer::HeadLayer(HeadConfig config, const std::string& table) : config_(std:
   if (!config_.norm.empty()) params_.push_back(norm_weight(config_.norm, config_.width, config_.norm_config));
   projection_ = static_cast<int>(params_.size());
   params_.push_back(sliced_param((config_.tied ? table : config_.output) + ".weight",
-                                 {config_.columns(), config_.width}, 0, config_.vocabulary_part,
+                                 {config_.columns(), config_.width}, 0, config_.vocabulary_slice,
                                  {Initial::Kind::normal, config_.initial_std}, true));
   if (!sliced()) set_unsliced(params_.back());
   params_.back().shared = config_.tied;
@@ -167,7 +167,7 @@ HeadLayer::HeadLayer(HeadConfig config, const std::string& table) : config_(std:
   if (config_.transform) transform_.emplace(*config_.transform, config_.width, config_.initial_std, params_);
   if (!config_.bias) return;
   bias_ = static_cast<int>(params_.size());
-  params_.push_back(sliced_param(config_.output + ".bias", {config_.columns()}, 0, config_.vocabulary_part,
+  params_.push_back(sliced_param(config_.output + ".bias", {config_.columns()}, 0, config_.vocabulary_slice,
                                  {Initial::Kind::zeros}, false));
   if (!sliced()) set_unsliced(params_.back());
 }
@@ -204,7 +204,7 @@ void cross_entropy(LayerContext& ctx, ops::LinearCrossEntropy call) {
 void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& views) const {
   const TensorView h = normed(ctx, transformed(ctx, x).y, statistics(ctx, x));
   if (sliced()) {
-    return sliced_loss(ctx, {projection(), config_.vocabulary_part, bias(ctx), config_.softcap}, h, {}, views, {});
+    return sliced_loss(ctx, {projection(), config_.vocabulary_slice, bias(ctx), config_.softcap}, h, {}, views, {});
   }
   cross_entropy(ctx, {.x = h,
                       .weight = ctx.weight(projection_),
@@ -224,7 +224,7 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
   const GradientTarget weight = sink.target(projection_);
   const GradientTarget dbias = bias_ >= 0 ? sink.target(bias_) : GradientTarget();
   if (sliced()) {
-    sliced_loss(ctx, {projection(), config_.vocabulary_part, bias(ctx), config_.softcap}, h, dh, views,
+    sliced_loss(ctx, {projection(), config_.vocabulary_slice, bias(ctx), config_.softcap}, h, dh, views,
                 {weight, dbias});
   } else {
     cross_entropy(ctx, {.x = h,
@@ -257,7 +257,7 @@ void HeadLayer::project(LayerContext& ctx, const TensorView& h, const TensorView
 void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView& logits) const {
   const TensorView h = normed(ctx, transformed(ctx, x).y, statistics(ctx, x));
   if (!sliced()) return project(ctx, h, logits);
-  const std::int64_t rows = x.size(0), own = config_.vocabulary, total = config_.vocabulary_part.total;
+  const std::int64_t rows = x.size(0), own = config_.vocabulary, total = config_.vocabulary_slice.total;
   const TensorView part = ctx.temp(DType::f32, {rows, own});
   project(ctx, h, part);
   const TensorView all = ctx.temp(DType::f32, {(total + own - 1) / own * rows, own});

@@ -17,7 +17,7 @@ inline const TableSpec kTokenTypes{.name = "token_type_ids"};
 
 struct EmbeddingConfig {
   std::int64_t vocabulary = 0, width = 0;  // vocabulary: of this rank, padding included
-  PartOf vocabulary_part;                  // sliced over the tensor ranks
+  DimSlice vocabulary_slice;               // sliced over the tensor ranks
   double initial_std = 0.02;
   std::string table;  // name without ".weight"
   // Learned position embeddings (GPT-2), added to those of the tokens; "" and 0: none. max_position: rows of the table,
@@ -55,8 +55,8 @@ class EmbeddingLayer {
     std::int64_t first = 0;
     bool of_types = false;
   };
-  bool sliced() const { return config_.vocabulary_part.total > 0; }
-  bool adds_more() const { return config_.vocabulary_part.begin == 0; }
+  bool sliced() const { return config_.vocabulary_slice.sliced(); }
+  bool adds_more() const { return config_.vocabulary_slice.begin == 0; }
   // The ids of `more` for rows [first_row, first_row + rows) of the micro-batch.
   TensorView ids_of(LayerContext&, const More& more, std::int64_t first_row, std::int64_t rows) const;
   void look_up(LayerContext&, const TensorView& s, std::int64_t first_row) const;
@@ -85,7 +85,7 @@ const char* to_string(HeadKind kind);
 
 struct HeadConfig {
   std::int64_t vocabulary = 0, width = 0;  // vocabulary: of this rank, padding included
-  PartOf vocabulary_part;                  // sliced over the tensor ranks
+  DimSlice vocabulary_slice;               // sliced over the tensor ranks
   bool tied = false;                       // the projection's weight is the embedding's table
   NormConfig norm_config;
   double initial_std = 0.02;
@@ -145,7 +145,7 @@ class HeadLayer {
   TensorView statistics(LayerContext&, const TensorView& x) const;
   // x without a norm.
   TensorView normed(LayerContext&, const TensorView& x, const TensorView& statistics) const;
-  bool sliced() const { return config_.vocabulary_part.total > 0; }
+  bool sliced() const { return config_.vocabulary_slice.sliced(); }
 
   HeadConfig config_;
   std::vector<Param> params_;

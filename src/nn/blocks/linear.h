@@ -207,28 +207,28 @@ AdapterNames adapter_names(const AdapterConfig& config);
 // Rows [first_output, first_output + outputs) of a Linear's weight.
 struct OutputRange {
   std::int64_t first_output = 0, outputs = 0;
-  PartOf part = {};           // column-parallel: they are this part of the rows of a name
-  bool kv_copies = false;     // which several tensor ranks have (Domain::kv_copies)
-  FileForm::Rows range = {};  // Segment::range
+  DimSlice slice = {};                   // column-parallel: they are this slice of the rows of a name
+  bool kv_copies = false;                // which several tensor ranks have (Domain::kv_copies)
+  std::optional<IndexRange> range = {};  // Segment::range
 };
 
 // The rows of a Linear's weight that one name of the Hugging Face folder has.
 struct AdapterTarget {
   std::string name;
-  // One after another. Several are q, k and v of a fused tensor: each then has a `part`.
+  // One after another. Several are q, k and v of a fused tensor: each then has a `slice`.
   std::vector<OutputRange> ranges;
-  std::vector<FileForm::Rows> row_order = {};  // of all rows of the name
+  std::vector<IndexRange> row_order = {};  // of all rows of the name
 };
 
 // Appends to `params` the parameters of the configured adapters of `targets`, in the order of the targets, and returns
 // the adapters: one for each configured one, or, if some of a target's ranges are kv_copies and others are not, one for
-// each run of equal ones, with one A. `part`: row-parallel, the inputs are this part of all. A starts with N(0, 1 / (3
+// each run of equal ones, with one A. `slice`: row-parallel, the inputs are this slice of all. A starts with N(0, 1 / (3
 // all inputs)), the variance of PEFT's; B with zeros; a magnitude with the norms of the rows of W, and it is gathered
 // in float32, so that f is then 1. Adapters of a column-parallel Linear without dropout and magnitude that have equal
 // ranks, scales and names are a group: their A are one fused parameter, so that one GEMM computes all x A^T, and
 // another adds to dx. Weights without adapters are complete (Segment::may_be_absent). Experts' weights are no Linears
 // and have no adapters. InternalError if two adapters have the same names.
 std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, const std::vector<AdapterTarget>& targets,
-                                  std::int64_t inputs, PartOf part, std::vector<Param>& params);
+                                  std::int64_t inputs, DimSlice slice, std::vector<Param>& params);
 
 }  // namespace hawser::nn

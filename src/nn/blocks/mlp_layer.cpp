@@ -18,8 +18,8 @@ int post_norm_index(const MlpConfig& c) {
 std::vector<Param> mlp_params(const MlpConfig& c) {
   const auto gate_up = [&](const char* suffix, const Shape& shape, bool transposed) {
     std::vector<Segment> segments;
-    if (is_gated(c.activation)) segments.push_back(row_segment(c.gate + suffix, 0, c.inner, shape, c.inner_part));
-    segments.push_back(row_segment(c.up + suffix, c.up_size() - c.inner, c.inner, shape, c.inner_part));
+    if (is_gated(c.activation)) segments.push_back(row_segment(c.gate + suffix, 0, c.inner, shape, c.inner_slice));
+    segments.push_back(row_segment(c.up + suffix, c.up_size() - c.inner, c.inner, shape, c.inner_slice));
     for (Segment& segment : segments) segment.file.transposed = transposed;
     return segments;
   };
@@ -29,7 +29,7 @@ std::vector<Param> mlp_params(const MlpConfig& c) {
   params.push_back(fused_param(c.fused + ".weight", gate_up(".weight", wide, c.transposed), wide,
                                {Initial::Kind::normal, c.initial_std}, true));
   params.back().of_linear = true;
-  params.push_back(sliced_param(c.down + ".weight", {c.width, c.inner}, 1, c.inner_part,
+  params.push_back(sliced_param(c.down + ".weight", {c.width, c.inner}, 1, c.inner_slice,
                                 {Initial::Kind::normal, c.output_std}, true));
   params.back().segments.edit().front().file.transposed = c.transposed;
   params.back().of_linear = true;
@@ -62,8 +62,8 @@ MlpLayer::MlpLayer(MlpConfig config)
 ColumnParallelLinear MlpLayer::make_gate_up() {
   const MlpConfig& c = config_;
   std::vector<AdapterTarget> targets;
-  if (is_gated(c.activation)) targets.push_back({c.gate, {{0, c.inner, c.inner_part}}});
-  targets.push_back({c.up, {{c.up_size() - c.inner, c.inner, c.inner_part}}});
+  if (is_gated(c.activation)) targets.push_back({c.gate, {{0, c.inner, c.inner_slice}}});
+  targets.push_back({c.up, {{c.up_size() - c.inner, c.inner, c.inner_slice}}});
   return ColumnParallelLinear({.site = Site::up_projection,
                                .weight = kGateUpWeight,
                                .bias = c.bias ? kGateUpBias : -1,
@@ -82,8 +82,8 @@ LayerOutput MlpLayer::make_down() {
               {.site = Site::down_projection,
                .weight = kDownWeight,
                .bias = c.bias ? kDownBias : -1,
-               .adapters = add_adapters(c.adapters, {{c.down, {{0, c.width}}}}, c.inner, c.inner_part, params_),
-               .first_input = c.inner_part.begin,
+               .adapters = add_adapters(c.adapters, {{c.down, {{0, c.width}}}}, c.inner, c.inner_slice, params_),
+               .first_input = c.inner_slice.begin,
                .sliced = c.sliced}),
           c.norm_place, post_norm};
 }

@@ -20,7 +20,7 @@ namespace hawser::nn {
 
 struct MlpConfig {
   std::int64_t width = 0, inner = 0;  // C, F
-  PartOf inner_part;                  // with tensor parallelism, F is this part of the model's
+  DimSlice inner_slice;               // with tensor parallelism, F is this part of the model's
   bool sliced = true;                 // false: every tensor rank has the complete layer (Linear::sliced)
   bool bias = false;                  // on all projections
   NormConfig norm_config;

@@ -39,8 +39,9 @@ std::vector<Param> moe_params(const MoeConfig& c) {
   router.flat.gathered = DType::f32;
   router.of_residual_rows = true;
   params.push_back(std::move(router));
-  HAWSER_CHECK(c.experts % c.part.parts == 0, c.router, ": ", c.experts, " experts on ", c.part.parts, " ranks");
-  const std::int64_t local = c.local_experts(), first = c.part.index * local;
+  HAWSER_CHECK(c.experts % c.experts_shard.count == 0, c.router, ": ", c.experts, " experts on ", c.experts_shard.count,
+               " ranks");
+  const std::int64_t local = c.local_experts(), first = c.experts_shard.index * local;
   std::vector<Segment> gate_up, down;
   for (std::int64_t i = 0; i < local; ++i) {
     const std::int64_t e = first + i;
@@ -54,7 +55,7 @@ std::vector<Param> moe_params(const MoeConfig& c) {
   }
   // Other experts are another parameter.
   const std::string names = name_of_experts(c.up),
-                    experts = c.part.parts == 1 ? names : cat(names, '.', first, '-', first + local - 1);
+                    experts = c.experts_shard.count == 1 ? names : cat(names, '.', first, '-', first + local - 1);
   params.push_back(fused_param(experts + ".gate_up.weight", std::move(gate_up), {local * c.up_size(), c.width},
                                {Initial::Kind::normal, c.initial_std}, true));
   params.push_back(fused_param(experts + ".down.weight", std::move(down), {local * c.width, c.inner},
@@ -134,7 +135,7 @@ std::array<TensorSpec, MoeLayer::kSavedCount> MoeLayer::tensors(const RowCounts&
   const MoeConfig& c = config_;
   const std::int64_t rows = counts.residual;
   const TokenExchange::Sizes s = sizes(rows, seams);
-  const auto exchanged = [&](const Shape& shape) { return c.part.parts == 1 ? Shape() : shape; };
+  const auto exchanged = [&](const Shape& shape) { return c.experts_shard.count == 1 ? Shape() : shape; };
   return {{{"norm_statistics", DType::f32, norm_.statistics(rows)},
            {"normed", dtype, {rows, c.width}},
            {"router_logits", DType::f32, {rows, c.experts}},
@@ -209,7 +210,7 @@ MoeLayer::Routing MoeLayer::routing_of(LayerContext& ctx, const View& view) cons
   x.offsets = x.expert_offsets = view(kOffsets);
   x.rows = view(kRows);
   x.assignments = view(kAssignments);
-  if (config_.part.parts > 1) {
+  if (config_.experts_shard.count > 1) {
     x.counts = view(kCounts);
     x.expert_offsets = view(kExpertOffsets);
     x.token_rows = view(kTokenRows);

@@ -8,12 +8,12 @@
 // (ops/moe/dispatch.h), which two grouped GEMMs read. What the router decides in forward is saved: later passes read it
 // and never decide again. Rows that are no tokens (BatchViews::token_mask) have no expert: y = residual.
 //
-// Expert parallelism: a rank has L of the experts (MoeConfig::part). TokenExchange (nn/seams/token_exchange.h) sends
-// the rows of tokens to the ranks of their experts and back, in forward, and again in each pass that recomputes them.
-// The GEMMs and the activation run on one piece of the experts at a time, while others are on their way. The exchange
-// weights and sums what returns. In backward each row's weight is sent to its expert with the row, and the weight's
-// gradient back, which is a dot product of two rows there. The experts' weight gradients run while the rows' are
-// returned. Every rank routes RowCounts::residual rows: with sequence parallelism its own, so that the gradients of
+// Expert parallelism: a rank has L of the experts (MoeConfig::experts_shard). TokenExchange (nn/seams/token_exchange.h)
+// sends the rows of tokens to the ranks of their experts and back, in forward, and again in each pass that recomputes
+// them. The GEMMs and the activation run on one piece of the experts at a time, while others are on their way. The
+// exchange weights and sums what returns. In backward each row's weight is sent to its expert with the row, and the
+// weight's gradient back, which is a dot product of two rows there. The experts' weight gradients run while the rows'
+// are returned. Every rank routes RowCounts::residual rows: with sequence parallelism its own, so that the gradients of
 // router and experts are sums over the tensor ranks; without it tensor ranks are copies.
 //
 // The experts' weights are two Params, [L * 2 F, C] (of each expert gate, then up; [L * F, C] without a gate) and [L *
@@ -27,6 +27,7 @@
 #include <memory>
 #include <string>
 
+#include "base/index_range.h"
 #include "nn/blocks/activation.h"
 #include "nn/blocks/linear_input.h"
 #include "nn/blocks/norm.h"
@@ -35,14 +36,9 @@
 
 namespace hawser::nn {
 
-// Part `index` of `parts` equal ones.
-struct EqualPart {
-  int index = 0, parts = 1;
-};
-
 struct MoeConfig {
   std::int64_t width = 0, experts = 0, top_k = 0;  // C, E, K
-  EqualPart part;                                  // of the experts: those of this rank. comm::expert_part
+  EqualShard experts_shard;                        // the experts of this rank: comm::expert_part
   std::int64_t inner = 0;                          // F of an expert
   bool normalise_top_k = true;
   // A rank's tokens give an expert at most ceil(capacity T K / E) assignments, the first ones (GShard, arXiv
@@ -66,7 +62,7 @@ struct MoeConfig {
   // "model.layers.0.block_sparse_moe.experts.{}.w1".
   std::string norm, router, gate, up, down;
 
-  std::int64_t local_experts() const { return experts / part.parts; }  // L
+  std::int64_t local_experts() const { return experts / experts_shard.count; }  // L
   std::int64_t up_size() const { return is_gated(activation) ? 2 * inner : inner; }
   RouterLossConfig loss() const { return {experts, auxiliary_loss, router_z_loss}; }
 };
@@ -139,7 +135,7 @@ class MoeLayer : public Layer {
   Backward start_backward(LayerContext& ctx, const Saved& saved, const TensorView& dy) const;
   void backward_piece(LayerContext& ctx, Backward& b, int piece, const SavePolicy& policy) const;
   void return_piece(LayerContext& ctx, const Backward& b, int piece, const TensorView& drows) const;
-  bool exchanged() const { return config_.part.parts > 1; }
+  bool exchanged() const { return config_.experts_shard.count > 1; }
   static bool reads_normed(const TrainableParams& trainable);
   // norm(x) if a weight's gradient reads it, otherwise empty.
   TensorView normed_again(LayerContext&, const Saved&) const;

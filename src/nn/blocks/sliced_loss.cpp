@@ -79,7 +79,7 @@ class SlicedLoss {
     const TensorView logits = logits_.rows(0, rows);
     const TensorView parts = parts_.rows(0, ranks_ * 3 * rows).reshape({ranks_ * 3, rows});
     const TensorView statistics = statistics_.rows(0, 3 * rows).reshape({3, rows});
-    const PartOf& vocabulary = projection_.vocabulary;
+    const DimSlice& vocabulary = projection_.vocabulary;
     projection_.linear.forward(ctx_, h, logits);
     ops::logit_statistics(ctx_.compute(), {.logits = logits,
                                            .bias = projection_.bias,

@@ -16,7 +16,7 @@ struct LossViews {
 // every other, padding included.
 struct SlicedProjection {
   Linear linear;  // without bias
-  PartOf vocabulary;
+  DimSlice vocabulary;
   TensorView bias;  // [V]: of this rank's columns; empty: none
   double softcap = 0;
   std::int64_t logit_bytes = std::int64_t{256} << 20;  // of a chunk of rows

@@ -65,7 +65,7 @@ void Fp8BlockScaling::update_scales(Stream&, const SiteScales&) const {
   HAWSER_CHECK(false, "scales of blocks have no history");
 }
 
-void Fp8BlockScaling::measure(Stream&, const FlatPiece& piece, const TensorView&) const {
+void Fp8BlockScaling::measure(Stream&, const FlatValues& piece, const TensorView&) const {
   no_scales(piece.flat.name());
 }
 
@@ -73,7 +73,7 @@ void Fp8BlockScaling::weight_scales(Stream&, const Flat& flat, const TensorView&
   no_scales(flat.name());
 }
 
-void Fp8BlockScaling::quantize_weights(Stream&, const FlatPiece& piece, const TensorView&, const TensorView&) const {
+void Fp8BlockScaling::quantize_weights(Stream&, const FlatValues& piece, const TensorView&, const TensorView&) const {
   no_scales(piece.flat.name());
 }
 

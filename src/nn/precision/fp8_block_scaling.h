@@ -31,9 +31,9 @@ class Fp8BlockScaling : public Quantizer {
   Scaled quantize_weight(LayerContext&, const Scaled& weight, bool transposed) const override;
   void record(LayerContext&, const Quantization&, const TensorView&) const override {}
   void update_scales(Stream&, const SiteScales&) const override;
-  void measure(Stream&, const FlatPiece& piece, const TensorView& amax) const override;
+  void measure(Stream&, const FlatValues& piece, const TensorView& amax) const override;
   void weight_scales(Stream&, const Flat& flat, const TensorView& amax, const TensorView& scales) const override;
-  void quantize_weights(Stream&, const FlatPiece& piece, const TensorView& scales, const TensorView& q) const override;
+  void quantize_weights(Stream&, const FlatValues& piece, const TensorView& scales, const TensorView& q) const override;
 
  private:
   ops::ScaleRule rule() const { return {options_.margin, options_.power_of_two}; }

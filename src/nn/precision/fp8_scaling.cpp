@@ -2,7 +2,7 @@
 
 #include "nn/flat.h"
 #include "nn/layer.h"
-#include "ops/quantize/parts.h"
+#include "ops/quantize/matrices.h"
 #include "ops/quantize/saturation.h"
 
 namespace hawser::nn {
@@ -103,33 +103,34 @@ void Fp8Scaling::update_scales(Stream& stream, const SiteScales& s) const {
                                .refreshes = s.refreshes});
 }
 
-std::vector<ops::EqualParts> Fp8Scaling::measured_parts(const Flat& flat, std::int64_t begin) const {
+std::vector<ops::EqualMatrices> Fp8Scaling::measured_matrices(const Flat& flat, std::int64_t begin) const {
   HAWSER_CHECK(flat.spec().scaled, flat.name(), ": FP8 weights have one scale each");
-  std::vector<ops::EqualParts> parts;
+  std::vector<ops::EqualMatrices> matrices;
   for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
     const Param& param = flat.params()[static_cast<std::size_t>(p)];
     if (param.elements() == 0) continue;
-    parts.push_back({.begin = flat.offset(p) - begin,
-                     .size = param.elements() / param.parts(),
-                     .count = param.parts(),
-                     .first = flat.scale_offset(p)});
+    matrices.push_back({.begin = flat.offset(p) - begin,
+                        .size = param.elements() / param.gemm_matrices(),
+                        .count = param.gemm_matrices(),
+                        .first = flat.scale_offset(p)});
   }
-  return parts;
+  return matrices;
 }
 
-void Fp8Scaling::measure(Stream& stream, const FlatPiece& piece, const TensorView& amax) const {
-  ops::amax_of_parts(stream, {.x = piece.values, .amax = amax, .parts = measured_parts(piece.flat, piece.begin)});
+void Fp8Scaling::measure(Stream& stream, const FlatValues& piece, const TensorView& amax) const {
+  ops::amax_of_matrices(stream,
+                        {.x = piece.values, .amax = amax, .matrices = measured_matrices(piece.flat, piece.begin)});
 }
 
 void Fp8Scaling::weight_scales(Stream& stream, const Flat&, const TensorView& amax, const TensorView& scales) const {
   ops::scales_of_amaxes(stream, {.amax = amax, .scales = scales, .dtype = DType::f8e4m3, .rule = rule()});
 }
 
-void Fp8Scaling::quantize_weights(Stream& stream, const FlatPiece& piece, const TensorView& scales,
+void Fp8Scaling::quantize_weights(Stream& stream, const FlatValues& piece, const TensorView& scales,
                                   const TensorView& q) const {
   // Elements between parameters are zeros, as those of every flat.
-  ops::quantize_parts(stream,
-                      {.x = piece.values, .scales = scales, .q = q, .parts = measured_parts(piece.flat, piece.begin)});
+  ops::quantize_matrices(
+      stream, {.x = piece.values, .scales = scales, .q = q, .matrices = measured_matrices(piece.flat, piece.begin)});
 }
 
 }  // namespace hawser::nn

@@ -6,7 +6,7 @@
 //   weights   from the amax of the weight after each update
 // If more than Fp8Options::saturation_limit of the elements of one x or dy are beyond the range of a delayed scale, the
 // step is skipped, and runs again with scales that follow from its amaxes, too (ops/quantize/saturation.h).
-// Rows that are padding (BatchViews::token_mask) have no part in an amax, and are rounded like the others.
+// Rows that are padding (BatchViews::token_mask) have no matrix in an amax, and are rounded like the others.
 // A scale is amax * 2^margin / 448 (E4M3) or / 57344 (E5M2), in float32.
 // Errors: InternalError for LinearFormat::fp8_block.
 // Sources: arXiv 2209.05433; the recipes of Transformer Engine and torchao.
@@ -38,10 +38,10 @@ class Fp8Scaling : public Quantizer {
   void record(LayerContext&, const Quantization&, const TensorView& matrix) const override;
   void judge(Stream&, const JudgedStep&) const override;
   void update_scales(Stream&, const SiteScales&) const override;
-  void measure(Stream&, const FlatPiece& piece, const TensorView& amax) const override;
-  std::vector<ops::EqualParts> measured_parts(const Flat& flat, std::int64_t begin) const override;
+  void measure(Stream&, const FlatValues& piece, const TensorView& amax) const override;
+  std::vector<ops::EqualMatrices> measured_matrices(const Flat& flat, std::int64_t begin) const override;
   void weight_scales(Stream&, const Flat& flat, const TensorView& amax, const TensorView& scales) const override;
-  void quantize_weights(Stream&, const FlatPiece& piece, const TensorView& scales, const TensorView& q) const override;
+  void quantize_weights(Stream&, const FlatValues& piece, const TensorView& scales, const TensorView& q) const override;
 
  private:
   ops::Fp8Output make_output(LayerContext&, const Quantization&, const Shape& shape, const TensorView& scale) const;

@@ -90,7 +90,7 @@ constexpr std::int64_t kDropoutSequence = 3, kFirstRow = 6, kDropoutStep = 9;
 // ops/attention/attention_dropout.h.
 inline double dropout_factor(const AttentionConfig& config, std::int64_t row, std::int64_t key, std::int64_t head) {
   const PhiloxKey site = {static_cast<std::uint32_t>(Site::attention_probabilities), 0};
-  const PhiloxWords of_head = philox({static_cast<std::uint32_t>(config.heads_part.begin + head), 0, 0, 0}, site);
+  const PhiloxWords of_head = philox({static_cast<std::uint32_t>(config.heads_slice.begin + head), 0, 0, 0}, site);
   const auto r = static_cast<std::uint32_t>(kFirstRow + key);
   const PhiloxWords words = philox({r / 4, static_cast<std::uint32_t>(kFirstRow + row), kDropoutSequence, kDropoutStep},
                                    {of_head[0], of_head[1]});

@@ -36,7 +36,7 @@ void adamw(Stream& stream, const AdamW& args) {
   if (!args.coefficient.empty()) expect("adamw", "coefficient", args.coefficient, {DType::f32}, {1});
   if (!args.skip.empty()) expect("adamw", "skip", args.skip, {DType::i32}, {1});
   if (!args.amax.empty()) expect("adamw", "amax", args.amax, {DType::f32}, {args.amax.elements()});
-  expect_parts("adamw", args.parts, args.amax.empty() ? 0 : args.amax.elements());
+  expect_matrices("adamw", args.matrices, args.amax.empty() ? 0 : args.amax.elements());
   const TensorView big[] = {args.weight, args.gradient, args.exp_avg, args.exp_avg_sq, args.compute_weight, args.amax};
   for (int i = 0; i < 6; ++i) {
     for (int j = 0; j < i; ++j) expect_apart("adamw", big[i], big[j]);

@@ -6,14 +6,14 @@
 //   exp_avg_sq     = beta2 * exp_avg_sq + (1 - beta2) * g^2
 //   weight        -= learning_rate / bias_correction1 * exp_avg / (sqrt(exp_avg_sq / bias_correction2) + epsilon)
 //   compute_weight = bf16(weight)
-//   amax[p]        = max(amax[p], |weight| of the elements of part p); NaN if one is NaN
+//   amax[p]        = max(amax[p], |weight| of the elements of matrix p); NaN if one is NaN
 //
-// weight, exp_avg, exp_avg_sq [n] float32, updated in place; gradient [n] float32 or bf16, not modified.
-// compute_weight [n] bf16, optional. coefficient [1] float32, optional (default 1).
-// skip [1] int32, optional: if it is not 0, nothing changes but amax, which is then that of the weights as they are.
-// amax [P] float32, optional: of `parts` (ops/quantize/parts.h), with the bits of ops::amax_of_parts of the updated
-// weights, in float32, if it is 0 before. It costs no pass over memory.
-// hyper: one AdamHyper as float32 [kAdamHyperFields], read when the kernel runs. All views are disjoint.
+// weight, exp_avg, exp_avg_sq [n] float32, updated in place; gradient [n] float32 or bf16, not modified. compute_weight
+// [n] bf16, optional. coefficient [1] float32, optional (default 1). skip [1] int32, optional: if it is not 0, nothing
+// changes but amax, which is then that of the weights as they are. amax [P] float32, optional: of `matrices`
+// (ops/quantize/matrices.h), with the bits of ops::amax_of_matrices of the updated weights, in float32, if it is 0
+// before. It costs no pass over memory. hyper: one AdamHyper as float32 [kAdamHyperFields], read when the kernel runs.
+// All views are disjoint.
 //
 // adam_hyper: hyper = {learning_rate[0], 1 - beta1^n, 1 - beta2^n} with n = max(1, step[0]), in float64, rounded once;
 // learning_rate float32 [1], step int32 [1]: the number of updates so far, this one included.
@@ -22,7 +22,7 @@
 
 #include <vector>
 
-#include "ops/quantize/parts.h"
+#include "ops/quantize/matrices.h"
 #include "ops/run_op.h"
 
 namespace hawser::ops {
@@ -50,7 +50,7 @@ struct AdamW {
   TensorView coefficient;
   TensorView skip;
   TensorView amax = {};
-  std::vector<EqualParts> parts = {};  // with amax
+  std::vector<EqualMatrices> matrices = {};  // with amax
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1.0e-8, weight_decay = 0.0;
 };
 void adamw(Stream& stream, const AdamW& args);

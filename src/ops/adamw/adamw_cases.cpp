@@ -106,9 +106,9 @@ TEST(AdamW, SkipChangesNothing) {
 TEST(AdamW, RecordsTheAmaxesOfParts) {
   struct Range {
     std::int64_t count, at;  // `at`: first element in its tensors, so that they may be unaligned
-    std::vector<EqualParts> parts;
+    std::vector<EqualMatrices> matrices;
   };
-  std::vector<EqualParts> many;
+  std::vector<EqualMatrices> many;
   for (std::int64_t i = 0; i < 6; ++i) many.push_back({3 + 600 * i, 60 + i, 9, 9 * i});
   for (std::int64_t i = 6; i < 20; ++i) many.push_back({3 + 600 * i, 500, 1, 48 + i});
   const std::vector<Range> ranges{{1, 0, {{0, 1, 1, 2}}},
@@ -128,7 +128,7 @@ TEST(AdamW, RecordsTheAmaxesOfParts) {
                            gradient = world.in(gradient_type, {n}, random_values(n, 2, gradient_type))
                                           .rows(range.at, range.count),
                            amax = world.in_out(DType::f32, {70}, Values(70)), expected = world.out(DType::f32, {70});
-          const auto updated = [&](const TensorView& to, const std::vector<EqualParts>& parts) {
+          const auto updated = [&](const TensorView& to, const std::vector<EqualMatrices>& matrices) {
             const auto own = [&](std::uint64_t seed, bool positive) {
               Values values = random_values(n, seed, DType::f32, 0.1);
               for (double& x : values) x = positive ? std::abs(x) : x;
@@ -142,13 +142,13 @@ TEST(AdamW, RecordsTheAmaxesOfParts) {
                              .hyper = hyper_view,
                              .skip = skip,
                              .amax = to,
-                             .parts = parts,
+                             .matrices = matrices,
                              .weight_decay = 0.1};
             adamw(world.stream(), args);
             return args;
           };
-          const AdamW measured = updated(amax, range.parts), plain = updated({}, {});
-          amax_of_parts(world.stream(), {.x = plain.weight, .amax = expected, .parts = range.parts});
+          const AdamW measured = updated(amax, range.matrices), plain = updated({}, {});
+          amax_of_matrices(world.stream(), {.x = plain.weight, .amax = expected, .matrices = range.matrices});
           const std::string what = cat(to_string(gradient_type), " ", n, skips ? ", skipped" : "");
           expect_same_bits(world.values(amax), world.values(expected), cat("amax ", what));
           for (const auto member : {&AdamW::weight, &AdamW::exp_avg, &AdamW::exp_avg_sq}) {
@@ -178,7 +178,7 @@ TEST(AdamW, RecordsNaNAndRaisesAmaxes) {
                            .exp_avg_sq = world.in_out(DType::f32, {6}, Values(6)),
                            .hyper = world.in(DType::f32, {3}, {0, 1, 1}),
                            .amax = amax,
-                           .parts = {{.begin = 0, .size = 2, .count = 3}}});
+                           .matrices = {{.begin = 0, .size = 2, .count = 3}}});
     const Values got = world.values(amax);
     EXPECT_EQ(got[0], 50);
     EXPECT_EQ(got[1], 3);
@@ -195,7 +195,7 @@ TEST(AdamW, WithAmaxesRecordsItsAccesses) {
                                  .exp_avg_sq = world.in_out(DType::f32, {4}, Values(4)),
                                  .hyper = world.in(DType::f32, {3}, {0.5, 1, 1}),
                                  .amax = world.in_out(DType::f32, {2}, {0, 9}),
-                                 .parts = {{.begin = 0, .size = 2, .count = 2}},
+                                 .matrices = {{.begin = 0, .size = 2, .count = 2}},
                                  .weight_decay = 0.5};
                 adamw(world.stream(), args);
                 return {world.values(args.weight), world.values(args.amax)};
@@ -211,17 +211,17 @@ TEST(AdamW, RejectsBadArguments) {
                    .exp_avg = world.in_out(DType::f32, {4}, Values(4)),
                    .exp_avg_sq = world.in_out(DType::f32, {4}, Values(4)),
                    .hyper = world.in(DType::f32, {3}, {1, 1, 1})};
-  const auto rejected = [&](const std::function<void(AdamW&)>& spoil, const std::string& part) {
+  const auto rejected = [&](const std::function<void(AdamW&)>& spoil, const std::string& matrix) {
     AdamW args = good;
     spoil(args);
-    expect_rejected([&] { adamw(world.stream(), args); }, part);
+    expect_rejected([&] { adamw(world.stream(), args); }, matrix);
   };
   rejected([&](auto& a) { a.exp_avg = a.exp_avg.rows(0, 3); }, "exp_avg has shape");
   rejected([&](auto& a) { a.exp_avg = a.exp_avg_sq; }, "share memory");
   rejected([&](auto& a) { a.hyper = TensorView(); }, "hyper is missing");
   rejected([&](auto& a) { a.compute_weight = world.out(DType::f32, {4}); }, "compute_weight is float32");
   rejected([&](auto& a) { a.beta1 = 1.0; }, "beta1 1");
-  rejected([&](auto& a) { a.parts = {{0, 4, 1, 0}}; }, "parts [0, 1) of 0");
+  rejected([&](auto& a) { a.matrices = {{0, 4, 1, 0}}; }, "matrices [0, 1) of 0");
   rejected([&](auto& a) { a.amax = a.weight; }, "share memory");
   expect_rejected([] { adam_hyper(0.1, 0.9, 0.95, 0); }, "at least 1");
 }

@@ -51,8 +51,8 @@ void adamw(const AdamW& args) {
         const std::int64_t count = std::min<std::int64_t>(4096, end - at);
         if (!skips) HAWSER_DISPATCH(adamw_run, step, gradient + at, weight + at, exp_avg + at, exp_avg_sq + at, count);
         if (!skips && compute != nullptr) HAWSER_DISPATCH(narrow_run, weight + at, compute + at, count);
-        each_part(args.parts, at, at + count, [&](std::int64_t part, std::int64_t from, std::int64_t to) {
-          take_maximum(args.amax.data<float>()[part], largest_bits(weight + from, to - from));
+        each_matrix(args.matrices, at, at + count, [&](std::int64_t matrix, std::int64_t from, std::int64_t to) {
+          take_maximum(args.amax.data<float>()[matrix], largest_bits(weight + from, to - from));
         });
       }
     });

@@ -1,6 +1,6 @@
 #include "ops/adamw/adamw.h"
 #include "ops/cuda/kernel.cuh"
-#include "ops/quantize/parts_cuda.cuh"
+#include "ops/quantize/matrices_cuda.cuh"
 
 namespace hawser::ops::cuda {
 
@@ -57,12 +57,12 @@ __device__ __forceinline__ void advance(const AdamStep& s, float gradient, float
 // Memory traffic bounds the kernel (measured: docs/performance.md): it reads weight, gradient and both moments once and
 // writes weight, moments and compute_weight once. A thread has N elements, 16 bytes of float32 if all views are
 // aligned, and issues their loads before it reads `skip` and the constants. The launch bounds keep 8 blocks on an SM,
-// so that enough loads are on their way. Elements do not depend on each other.
-// kMeasures: raises Update::amax of the elements' parts in the same pass, since the weights are in registers. It takes
-// more registers: 6 blocks. A maximum does not depend on an order.
+// so that enough loads are on their way. Elements do not depend on each other. kMeasures: raises Update::amax of the
+// elements' matrices in the same pass, since the weights are in registers. It takes more registers: 6 blocks. A maximum
+// does not depend on an order.
 template <class Gradient, int N, bool kMeasures>
 __global__ void __launch_bounds__(kTileThreads, kMeasures ? 6 : 8)
-    adamw_kernel(Update<Gradient> u, std::int64_t begin, std::int64_t end, const __grid_constant__ PartTable table) {
+    adamw_kernel(Update<Gradient> u, std::int64_t begin, std::int64_t end, const __grid_constant__ MatrixTable table) {
   const std::int64_t first = begin + static_cast<std::int64_t>(blockIdx.x) * kTileThreads * N,
                      at = first + static_cast<std::int64_t>(threadIdx.x) * N;
   const bool whole = at + N <= end;
@@ -141,13 +141,13 @@ void adamw(const CudaNative& native, const AdamW& args) {
                                   .weight_decay = args.weight_decay,
                                   .epsilon = static_cast<float>(args.epsilon)};
     step_kernel<<<1, 1, 0, stream_of(native)>>>(update);
-    const auto launch = [&](auto n, auto measures, std::int64_t begin, std::int64_t end, const PartTable& table) {
+    const auto launch = [&](auto n, auto measures, std::int64_t begin, std::int64_t end, const MatrixTable& table) {
       constexpr int kN = decltype(n)::value;
       const auto blocks = static_cast<unsigned>(ceil_div(end - begin, kTileThreads * kN));
       adamw_kernel<Gradient, kN, decltype(measures)::value>
           <<<blocks, kTileThreads, 0, stream_of(native)>>>(update, begin, end, table);
     };
-    each_table(args.parts, count, [&](std::int64_t begin, std::int64_t end, const PartTable& table) {
+    each_table(args.matrices, count, [&](std::int64_t begin, std::int64_t end, const MatrixTable& table) {
       const auto measured = [&](auto n) {
         if (args.amax.empty()) return launch(n, std::false_type(), begin, end, table);
         launch(n, std::true_type(), begin, end, table);

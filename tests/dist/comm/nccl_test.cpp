@@ -318,8 +318,10 @@ TEST(Nccl, GroupsOfStages) {
       stream->synchronize();
       return got;
     };
-    const auto bit = [&](int stage) { return static_cast<float>(1 << (stage * sizes.shard + mesh->place().shard)); };
-    const int stage = mesh->place().pipeline;
+    const auto bit = [&](int stage) {
+      return static_cast<float>(1 << (stage * sizes.shard + mesh->coordinate().shard));
+    };
+    const int stage = mesh->coordinate().pipeline;
     for (int edge = 0; edge < sizes.edges(); ++edge) {
       const int next = (edge + 1) % stages;
       if (stage != edge && stage != next) continue;

@@ -137,7 +137,7 @@ TEST(MpiMesh, GroupsOfStages) {
       if (stages > 2) sizes.tied.push_back({1, 2});
       GroupsOf groups(sizes);
       Mesh& mesh = groups.mesh();
-      const int stage = mesh.place().pipeline;
+      const int stage = mesh.coordinate().pipeline;
       for (int edge = 0; edge < sizes.edges(); ++edge) {
         const int next = (edge + 1) % stages;
         for (const Direction direction : {Direction::forward, Direction::backward}) {

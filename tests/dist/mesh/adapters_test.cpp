@@ -63,7 +63,7 @@ testing::Trained train_alone(const models::Model& model, const plan::LayoutChoic
   alone.gradient_clip = layout.gradient_clip;
   return testing::on_one_rank([&] {
     const auto self = comm::make_self_mesh();
-    const testing::ToySteps steps(model, alone, self->place(), 4LL * layout.data_ranks());
+    const testing::ToySteps steps(model, alone, self->coordinate(), 4LL * layout.data_ranks());
     const auto device = rank_device();
     engine::Session session(model, plan::derive(alone, model), *device, *self, {step::Purpose::train});
     session.initialise(3);

@@ -119,7 +119,8 @@ struct Result {
 };
 
 Result trained(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh, bool alone) {
-  const testing::ToySteps steps(model, layout, mesh.place(), layout.batch_sizes.sequences * layout.data_ranks(), true);
+  const testing::ToySteps steps(model, layout, mesh.coordinate(), layout.batch_sizes.sequences * layout.data_ranks(),
+                                true);
   EXPECT_EQ(layout.micro_batches, 1);
   const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
   engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::train}, std::nullopt,
@@ -184,7 +185,7 @@ TEST(AuxiliaryLoss, GradientEqualsDifferencesOfTheLoss) {
   const models::Model model = scored(loss);
   plan::LayoutChoices layout = layout_of({}, model, 2);
   const auto self = comm::make_self_mesh();
-  const testing::ToySteps steps(model, layout, self->place(), 4, true);
+  const testing::ToySteps steps(model, layout, self->coordinate(), 4, true);
   ASSERT_EQ(layout.micro_batches, 2);
   layout.schedule.group = 2;
   for (auto& policy : layout.policies) policy.delay_weight_gradients = true;

@@ -152,7 +152,7 @@ class DelayedScaling : public nn::Quantizer {
     });
   }
 
-  void measure(Stream& stream, const nn::FlatPiece& piece, const TensorView& amax) const override {
+  void measure(Stream& stream, const nn::FlatValues& piece, const TensorView& amax) const override {
     const nn::Flat* const flat = &piece.flat;
     HAWSER_CHECK(flat->spec().scaled, "scales of blocks");
     OpRecord record{.name = "measure", .kind = OpKind::elementwise, .accesses = {reads(piece.values), writes(amax)}};
@@ -177,7 +177,7 @@ class DelayedScaling : public nn::Quantizer {
     });
   }
 
-  void quantize_weights(Stream& stream, const nn::FlatPiece& piece, const TensorView& scales,
+  void quantize_weights(Stream& stream, const nn::FlatValues& piece, const TensorView& scales,
                         const TensorView& q) const override {
     const nn::Flat* const flat = &piece.flat;
     OpRecord record{.name = "quantize_weights", .kind = OpKind::elementwise};

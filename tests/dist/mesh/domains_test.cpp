@@ -18,7 +18,7 @@ models::ModelDescription part_on(const comm::MeshSizes& mesh, bool experts, std:
   if (experts) {
     d.blocks.back().mlp.adapters.clear();
     testing::set_experts(d, 1, 8, 2);
-    d.blocks.back().moe->part = {.index = 0, .parts = mesh.expert};
+    d.blocks.back().moe->experts_shard = {.index = 0, .count = mesh.expert};
   }
   return mesh.tensor == 1 ? d : testing::part_of(std::move(d), 0, mesh.tensor, {.vocabulary = true});
 }

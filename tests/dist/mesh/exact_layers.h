@@ -241,7 +241,7 @@ class ExactRun {
   ExactRun(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh, std::int64_t batch,
            bool random = true)
       : device_(rank_device(random ? CpuOptions{.random_delay_s = 2e-4, .delay_seed = 5} : CpuOptions{})),
-        steps_(model, layout, mesh.place(), batch),
+        steps_(model, layout, mesh.coordinate(), batch),
         session_(model, plan::derive(layout, model), *device_, mesh, {step::Purpose::train}, std::nullopt,
                  {.replay = true}) {}
 

@@ -19,7 +19,7 @@ class BoundedSteps {
         model_(part_of(description(), options_)),
         mesh_(rank_mesh(options_.mesh)),
         layout_(layout(scaling)),
-        steps_(*model_, layout_, mesh_->place(), kSequences * the_world->size()),
+        steps_(*model_, layout_, mesh_->coordinate(), kSequences * the_world->size()),
         device_(rank_device({.random_delay_s = 2e-4, .delay_seed = 5})),
         session_(*model_, plan::derive(layout_, *model_), *device_, *mesh_, {step::Purpose::train, step::Purpose::loss},
                  std::nullopt, {.replay = true}) {

@@ -41,9 +41,9 @@ struct Experts {
 
 // What this rank has of the model.
 inline std::unique_ptr<models::Model> part_of(models::ModelDescription d, const Experts& o) {
-  const comm::MeshPlace place = comm::place_of(the_world->rank().value(), o.mesh);
+  const comm::MeshCoordinate place = comm::coordinate_of(the_world->rank().value(), o.mesh);
   for (models::BlockDescription& block : d.blocks) {
-    block.moe->part = {.index = comm::expert_part(place, o.mesh), .parts = o.mesh.expert};
+    block.moe->experts_shard = {.index = comm::expert_part(place, o.mesh), .count = o.mesh.expert};
   }
   if (o.mesh.tensor > 1) d = half_of(std::move(d), place.tensor, {.vocabulary = true});
   const nn::FlatSpecOf own([](const nn::Param& param) { return param.flat; });
@@ -78,7 +78,7 @@ inline void set_weights(engine::Session& session, const models::Model& model, co
   for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
     const nn::Flat& flat = model.flat(f);
     const step::FlatState& state = session.state().flat(f);
-    for (const models::SegmentPiece& piece : models::segment_pieces(flat, state.begin, state.count)) {
+    for (const models::SegmentRange& piece : models::segment_ranges(flat, state.begin, state.count)) {
       const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
       const std::string& name = param.segments[static_cast<std::size_t>(piece.segment)].name;
       for (std::int64_t i = 0; i < piece.count; ++i) {

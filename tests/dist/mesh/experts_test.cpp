@@ -192,7 +192,7 @@ TEST(ExpertRanks, OverShardsContextAndTensorRanksTrainLikeOneRank) {
 TEST(ExpertRanks, OverTensorRanksNeedRowsOfTheirOwn) {
   const comm::MeshSizes mesh{.tensor = 2, .shard = 2, .expert = 4, .expert_over_tensor = true};
   models::ModelDescription d = testing::toy_with_experts(kExperts);
-  for (models::BlockDescription& block : d.blocks) block.moe->part = {.index = 0, .parts = 4};
+  for (models::BlockDescription& block : d.blocks) block.moe->experts_shard = {.index = 0, .count = 4};
   const models::Model model(testing::half_of(std::move(d), 0, {.vocabulary = true}),
                             nn::FlatSpecOf([](const nn::Param& param) { return param.flat; }));
   const Experts o{.mesh = mesh};
@@ -257,7 +257,7 @@ TEST(ExpertRanks, TheBiasFollowsTheLoadOfStepsThatCount) {
     const auto model = part_of(whole, o);
     plan::LayoutChoices layout = layout_of(o, *model);
     const auto mesh = rank_mesh(o.mesh);
-    const testing::ToySteps steps(*model, layout, mesh->place(), o.sequences() * o.micro_batches);
+    const testing::ToySteps steps(*model, layout, mesh->coordinate(), o.sequences() * o.micro_batches);
     const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
     engine::Session session(*model, plan::derive(layout, *model), *device, *mesh, {step::Purpose::train}, std::nullopt,
                             {.replay = true});
@@ -330,7 +330,7 @@ TEST(ExpertRanks, StatesAreSavedAndLoadedOnOtherMeshes) {
 TEST(ExpertRanks, AModelWithOtherExpertsIsRejected) {
   const int world = the_world->size();
   models::ModelDescription description = testing::toy_with_experts(kExperts);
-  for (models::BlockDescription& block : description.blocks) block.moe->part = {.index = 1, .parts = 2};
+  for (models::BlockDescription& block : description.blocks) block.moe->experts_shard = {.index = 1, .count = 2};
   const models::Model model(description);
   const auto device = rank_device();
   const auto mesh = rank_mesh({.shard = world});

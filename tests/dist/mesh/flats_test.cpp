@@ -70,7 +70,7 @@ bool is_frozen(const models::Model& model, const std::string& name) {
 
 Tensors gradients(const models::Model& model, plan::LayoutChoices layout) {
   const auto mesh = rank_mesh(layout.mesh);
-  const testing::ToySteps steps(model, layout, mesh->place(), 2LL * layout.data_ranks() * 2);
+  const testing::ToySteps steps(model, layout, mesh->coordinate(), 2LL * layout.data_ranks() * 2);
   const auto device = rank_device();
   engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::gradient_norms});
   session.initialise(3);
@@ -146,7 +146,7 @@ TEST(Flats, AWeightWithAScaleIsItsProduct) {
       const auto norms_of = [&](const models::Model& model, float factor, float scale) {
         const auto mesh = rank_mesh(layout.mesh);
         plan::LayoutChoices own = layout;
-        const testing::ToySteps steps(model, own, mesh->place(), 2LL * own.data_ranks());
+        const testing::ToySteps steps(model, own, mesh->coordinate(), 2LL * own.data_ranks());
         const auto device = rank_device();
         engine::Session session(model, plan::derive(own, model), *device, *mesh, {step::Purpose::gradient_norms});
         session.initialise(3);

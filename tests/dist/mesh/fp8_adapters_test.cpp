@@ -182,7 +182,7 @@ void expect_the_gradients_of_one_rank(bool some, Fp8Scaling scaling = Fp8Scaling
   const models::Model plain = plain_model(some), model = fp8_model(some, scaling);
   const std::int64_t batch = 2LL * the_world->size();
   const auto trained = [&](const models::Model& of, plan::LayoutChoices layout, comm::Mesh& mesh, bool all) {
-    const testing::ToySteps steps(of, layout, mesh.place(), batch);
+    const testing::ToySteps steps(of, layout, mesh.coordinate(), batch);
     const auto device = rank_device({.random_delay_s = all ? 2e-4 : 0, .delay_seed = 5});
     engine::Session session(of, plan::derive(layout, of), *device, mesh, {step::Purpose::train}, std::nullopt,
                             {.replay = all});
@@ -255,7 +255,7 @@ TEST(Fp8Adapters, AResumedRunHasTheSameBase) {
   const auto with_session = [&](const plan::LayoutChoices& base, const auto& body) {
     plan::LayoutChoices layout = layout_of(model, base, true);
     const auto mesh = rank_mesh(layout.mesh);
-    const testing::ToySteps steps(model, layout, mesh->place(), 2LL * the_world->size());
+    const testing::ToySteps steps(model, layout, mesh->coordinate(), 2LL * the_world->size());
     const auto device = rank_device();
     engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train});
     write(session);

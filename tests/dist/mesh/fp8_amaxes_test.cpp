@@ -37,7 +37,7 @@ class RecordingExchanges : public testing::ExchangingAdamW {
 class CountingFp8 : public nn::Fp8Scaling {
  public:
   using nn::Fp8Scaling::Fp8Scaling;
-  void measure(Stream& stream, const nn::FlatPiece& piece, const TensorView& amax) const override {
+  void measure(Stream& stream, const nn::FlatValues& piece, const TensorView& amax) const override {
     ++passes;
     nn::Fp8Scaling::measure(stream, piece, amax);
   }
@@ -57,7 +57,7 @@ Outcome trained(const models::Model& model, plan::LayoutChoices layout,
   layout.optimizer = std::move(optimizer);
   const auto mesh = rank_mesh(layout.mesh);
   const auto device = rank_device({.random_delay_s = 1e-4, .delay_seed = 5});
-  const testing::ToySteps steps(model, layout, mesh->place(), 2LL * the_world->size());
+  const testing::ToySteps steps(model, layout, mesh->coordinate(), 2LL * the_world->size());
   engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train}, std::nullopt,
                           {.replay = true, .guard = true});
   session.initialise(3);

@@ -36,7 +36,7 @@ TEST(Fp8Block, InputsSavedInFp8ChangeNoBit) {
   const models::Model model(testing::toy_description(false),
                             nn::with_weights_quantized_on_use(nn::common_domain, [](int) { return true; }));
   const auto run = [&](const models::Model& of, plan::LayoutChoices layout, comm::Mesh& mesh) {
-    const testing::ToySteps steps(of, layout, mesh.place(), whole_batch());
+    const testing::ToySteps steps(of, layout, mesh.coordinate(), whole_batch());
     const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
     engine::Session session(of, plan::derive(layout, of), *device, mesh, {step::Purpose::train}, std::nullopt,
                             {.replay = true});
@@ -91,7 +91,7 @@ TEST(Fp8Block, TensorRanksHaveTheGradientsOfOneRank) {
         seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
       };
     }
-    const testing::ToySteps steps(model, layout, mesh.place(), 4);
+    const testing::ToySteps steps(model, layout, mesh.coordinate(), 4);
     const auto device = rank_device();
     engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::train}, std::nullopt,
                             {.replay = true});
@@ -107,7 +107,7 @@ TEST(Fp8Block, TensorRanksHaveTheGradientsOfOneRank) {
   };
   const nn::FlatSpecOf own = [](const nn::Param& param) { return param.flat; };
   const models::Model plain(whole), one(whole, in_fp8(nn::common_domain)),
-      half(testing::half_of(whole, pair->place().tensor, testing::kSequence),
+      half(testing::half_of(whole, pair->coordinate().tensor, testing::kSequence),
            nn::with_sequence_parallelism(in_fp8(own)));
   const auto [exact_loss, exact] =
       testing::on_one_rank([&] { return gradients(plain, *comm::make_self_mesh(), false); });

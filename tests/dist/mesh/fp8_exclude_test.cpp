@@ -130,7 +130,7 @@ TEST(Fp8Exclude, TheRecipesLinearsAreInTheComputeDtype) {
     return spec;
   });
   const auto run = [&](const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh) {
-    const testing::ToySteps steps(model, layout, mesh.place(), whole_batch());
+    const testing::ToySteps steps(model, layout, mesh.coordinate(), whole_batch());
     const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
     engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::train}, std::nullopt,
                             {.replay = true});

@@ -42,7 +42,7 @@ inline nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, bool fp8, Train train
   if (!fp8) return own;
   const nn::FlatSpecOf in_fp8 = nn::with_fp8_weights(own, [](int) { return true; });
   if (exclusions == nullptr) return in_fp8;
-  return {[own, in_fp8, excludes = *exclusions](const nn::Param& param, const nn::UnitPlace& place) {
+  return {[own, in_fp8, excludes = *exclusions](const nn::Param& param, const nn::UnitId& place) {
     return excludes.contains(param) ? own(param, place) : in_fp8(param, place);
   }};
 }
@@ -53,11 +53,11 @@ inline models::Model model_of(const comm::MeshSizes& mesh, bool fp8 = true, Trai
   models::ModelDescription d = description();
   for (models::BlockDescription& block : d.blocks) {
     if (mesh.expert == 1) continue;
-    const comm::MeshPlace place = comm::place_of(the_world->rank().value(), mesh);
-    block.moe->part = {.index = comm::expert_part(place, mesh), .parts = mesh.expert};
+    const comm::MeshCoordinate place = comm::coordinate_of(the_world->rank().value(), mesh);
+    block.moe->experts_shard = {.index = comm::expert_part(place, mesh), .count = mesh.expert};
   }
   if (mesh.tensor > 1) {
-    const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
+    const int part = comm::coordinate_of(the_world->rank().value(), mesh).tensor;
     d = half_of(std::move(d), part, {.vocabulary = true});
   }
   return models::Model(std::move(d), spec_of(mesh, fp8, train, exclusions));
@@ -104,7 +104,7 @@ class ExpertRun {
             std::int64_t sequences = whole_batch())
       : layout_(layout),
         mesh_(alone ? comm::make_self_mesh() : rank_mesh(layout.mesh)),
-        steps_(model, layout_, mesh_->place(), sequences),
+        steps_(model, layout_, mesh_->coordinate(), sequences),
         device_(rank_device(alone ? CpuOptions{} : CpuOptions{.random_delay_s = 2e-4, .delay_seed = 5})),
         session_(model, plan::derive(layout_, model), *device_, *mesh_, {step::Purpose::train}, std::nullopt,
                  {.replay = !alone}) {

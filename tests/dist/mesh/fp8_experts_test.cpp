@@ -109,7 +109,7 @@ TEST(Fp8Experts, ARefusedStepIsNotJudged) {
   models::ModelDescription d = testing::toy_with_experts(2, 1);
   for (models::BlockDescription& block : d.blocks) {
     block.moe->auxiliary_loss = block.moe->router_z_loss = 0;
-    block.moe->part = {.index = the_world->rank().value(), .parts = 2};
+    block.moe->experts_shard = {.index = the_world->rank().value(), .count = 2};
   }
   const models::Model model(d, spec_of(mesh, true, Train::all, nullptr));
   struct Result {
@@ -319,7 +319,7 @@ TEST(Fp8Experts, AGatheredWeightIsTheCastOfEachExpert) {
         ASSERT_TRUE(state.quantized);
         const auto* const q = flat.view(state.unsharded, p).data<F8E4M3>();
         const auto* const t = flat.transposed_view(state.transposed, p).data<F8E4M3>();
-        const std::int64_t rows = param.shape[0] / param.parts(), columns = param.shape[1];
+        const std::int64_t rows = param.shape[0] / param.gemm_matrices(), columns = param.shape[1];
         for (const nn::Segment& segment : param.segments) {
           const std::vector<float>& masters = states.at(segment.name);
           const std::int64_t part = segment.row / rows;

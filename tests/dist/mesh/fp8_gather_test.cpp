@@ -29,7 +29,7 @@ Trained run(const nn::SavePolicy& policy, std::int64_t kv_heads, bool quantized,
   for (models::BlockDescription& block : whole.blocks) block.attention.kv_heads = kv_heads;
   comm::MeshSizes mesh{.tensor = 2};
   mesh.kv_copies = testing::kv_copies(whole, mesh.tensor);
-  const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
+  const int part = comm::coordinate_of(the_world->rank().value(), mesh).tensor;
   const nn::FlatSpecOf own = [](const nn::Param& param) { return param.flat; };
   const models::Model model(testing::half_of(whole, part, testing::kSequence),
                             nn::with_sequence_parallelism(nn::with_fp8_weights(own, [](int) { return true; })));

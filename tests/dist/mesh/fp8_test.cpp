@@ -45,8 +45,8 @@ TEST(Fp8, AResumedRunLoadsFrozenWeightsAgain) {
 }
 
 // A model of real layers, with scales that are no powers of two: what another mesh changes of a gradient is less than a
-// quarter of what FP8 changes of it. With current scaling, whose scales are of the rows of a rank, two meshes may differ
-// as two roundings do: by twice of it.
+// quarter of what FP8 changes of it. With current scaling, whose scales are of the rows of a rank, two meshes may
+// differ as two roundings do: by twice of it.
 void expect_a_models_gradients_of_one_rank(Fp8Scaling scaling, double of_loss, double part) {
   const models::Model plain(testing::toy_description(false));
   const models::Model model(testing::toy_description(false),
@@ -70,7 +70,7 @@ void expect_a_models_gradients_of_one_rank(Fp8Scaling scaling, double of_loss, d
     return testing::on_one_rank([&] {
       const auto self = comm::make_self_mesh();
       plan::LayoutChoices layout = layout_of(of, testing::toy_layout({}, of));
-      const testing::ToySteps steps(of, layout, self->place(), whole_batch());
+      const testing::ToySteps steps(of, layout, self->coordinate(), whole_batch());
       const auto device = rank_device();
       engine::Session session(of, plan::derive(layout, of), *device, *self, {step::Purpose::train});
       session.initialise(3);
@@ -87,7 +87,7 @@ void expect_a_models_gradients_of_one_rank(Fp8Scaling scaling, double of_loss, d
   for (const plan::LayoutChoices& base : testing::meshes(model)) {
     plan::LayoutChoices layout = layout_of(model, base);
     const auto mesh = rank_mesh(layout.mesh);
-    const testing::ToySteps steps(model, layout, mesh->place(), whole_batch());
+    const testing::ToySteps steps(model, layout, mesh->coordinate(), whole_batch());
     const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
     engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train}, std::nullopt,
                             {.replay = true});
@@ -121,7 +121,7 @@ TEST(Fp8, InputsSavedInFp8ChangeNoBit) {
   const auto run = [&](plan::LayoutChoices layout, comm::Mesh& mesh, bool saved) {
     for (nn::SavePolicy& policy : layout.policies) policy.fp8_inputs = saved;
     if (!saved) layout.quantizer = std::make_shared<testing::TwoPassFp8>(nn::Fp8Options{});
-    const testing::ToySteps steps(model, layout, mesh.place(), whole_batch());
+    const testing::ToySteps steps(model, layout, mesh.coordinate(), whole_batch());
     const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
     engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::train}, std::nullopt,
                             {.replay = true});

@@ -30,7 +30,7 @@ class VerifiedRun {
   VerifiedRun(const models::Model& model, const plan::LayoutChoices& layout)
       : layout_(layout),
         mesh_(rank_mesh(layout.mesh)),
-        steps_(model, layout_, mesh_->place(), 2LL * the_world->size()),
+        steps_(model, layout_, mesh_->coordinate(), 2LL * the_world->size()),
         device_(rank_device({.random_delay_s = 2e-4, .delay_seed = 5})),
         session_(model, plan::derive(layout_, model), *device_, *mesh_, {step::Purpose::train}, std::nullopt,
                  {.replay = true}) {

@@ -31,7 +31,7 @@ Trained run(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& 
   layout.gradient_clip = 0;  // the norm of all gradients is not that of the others
   testing::Training training{.rates = 0.005f};
   training.rates.of[1] = 0;
-  const testing::ToySteps steps(model, layout, mesh.place(), batch_size);
+  const testing::ToySteps steps(model, layout, mesh.coordinate(), batch_size);
   const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
   engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::train});
   session.initialise(3);

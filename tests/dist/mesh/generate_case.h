@@ -34,14 +34,14 @@ inline std::string folder(const std::string& name) {
 inline models::ModelDescription slice_of(models::ModelDescription whole, int part, int parts) {
   models::ModelDescription slice = part_of(whole, part, parts, {.vocabulary = true});
   const std::int64_t total = whole.embedding.vocabulary, own = total / parts + 1;
-  slice.embedding.vocabulary_part = slice.head.vocabulary_part = {.begin = part * own, .total = total};
+  slice.embedding.vocabulary_slice = slice.head.vocabulary_slice = {.begin = part * own, .total = total};
   slice.embedding.vocabulary = slice.head.vocabulary = own;
   return slice;
 }
 
 inline engine::ModelChanges changes_of(const Held& held) {
   if (held.tensor == 1) return {};
-  const int part = comm::place_of(the_world->rank().value(), {.tensor = held.tensor}).tensor;
+  const int part = comm::coordinate_of(the_world->rank().value(), {.tensor = held.tensor}).tensor;
   return {.describe = [=](models::ModelDescription& d, Problems&) { d = slice_of(d, part, held.tensor); },
           .spec_of = [](const nn::Param& param) { return param.flat; }};
 }

@@ -75,11 +75,11 @@ std::vector<float> logits_of(const models::Model& model, const generate::Ranks& 
   const auto mesh = ranks.world == nullptr ? comm::make_self_mesh() : rank_mesh(layout.mesh);
   engine::Session session(model, layout, *device, *mesh, {step::Purpose::logits});
   session.initialise(3);
-  const models::ParamPlace& place = model.head_params().back();
+  const models::ParamIndex& place = model.head_params().back();
   const nn::Param& bias = model.flat(place.flat).params()[static_cast<std::size_t>(place.index)];
   EXPECT_EQ(bias.name, "lm_head.bias");
   const TensorView values = model.flat(place.flat).view(session.state().flat(place.flat).stored, place.index);
-  const std::int64_t begin = bias.segments.front().slice.begin;
+  const std::int64_t begin = bias.segments.front().slice->begin;
   for (std::int64_t i = 0; i < bias.segments.front().rows; ++i) {
     values.data<float>()[i] = static_cast<float>(RandomStream(5, "bias").normal(static_cast<std::uint64_t>(begin + i)));
   }

@@ -222,7 +222,7 @@ class WorldRun {
       : layout_(std::move(layout)),
         mesh_(rank_mesh(plan::derive(layout_, model).mesh)),
         device_(rank_device({.random_delay_s = 1e-4, .delay_seed = 5})),
-        steps_(model, layout_, mesh_->place(), layout_.batch_sizes.sequences * layout_.data_ranks()),
+        steps_(model, layout_, mesh_->coordinate(), layout_.batch_sizes.sequences * layout_.data_ranks()),
         session_(model, plan::derive(layout_, model), *device_, *mesh_, purposes, std::nullopt,
                  {.replay = true, .guard = kRankDevice == DeviceKind::cpu}) {
     session_.initialise(3);

@@ -96,7 +96,7 @@ inline Outcome run(const models::Model& model, plan::LayoutChoices layout, comm:
                    double random_delay_s, checkpoint::SafetensorsFolder* weights = nullptr,
                    const std::function<void(engine::Session&)>& prepare = {},
                    step::Purpose purpose = step::Purpose::gradient_norms) {
-  const ToySteps steps(model, layout, mesh.place(), batch_size);
+  const ToySteps steps(model, layout, mesh.coordinate(), batch_size);
   const auto device = rank_device({.random_delay_s = random_delay_s, .delay_seed = 5});
   engine::Session session(model, plan::derive(layout, model), *device, mesh, {purpose, step::Purpose::loss});
   if (weights != nullptr) {
@@ -125,7 +125,7 @@ inline Outcome run(const models::Model& model, plan::LayoutChoices layout, comm:
                                                       std::nanf(""));
       }
     }
-    for (const models::SegmentPiece& piece : models::segment_pieces(flat, state.begin, state.count)) {
+    for (const models::SegmentRange& piece : models::segment_ranges(flat, state.begin, state.count)) {
       const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
       std::copy_n(
           values.begin() + piece.at, piece.count,

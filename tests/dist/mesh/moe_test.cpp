@@ -18,7 +18,7 @@ struct Trained {
 
 Trained trained(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh, std::int64_t batch_size,
                 bool alone) {
-  const testing::ToySteps steps(model, layout, mesh.place(), batch_size);
+  const testing::ToySteps steps(model, layout, mesh.coordinate(), batch_size);
   const auto device = rank_device({.threads = 1, .random_delay_s = 2e-4, .delay_seed = 5});
   engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::train}, std::nullopt,
                           {.replay = true});
@@ -147,7 +147,7 @@ TEST(Experts, GradientEqualsDifferencesOfTheLoss) {
     layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
     const auto gradients_of = given ? step::Purpose::gradient_norms_of_part : step::Purpose::gradient_norms;
     const auto self = comm::make_self_mesh();
-    const testing::ToySteps steps(model, layout, self->place(), 4);
+    const testing::ToySteps steps(model, layout, self->coordinate(), 4);
     ASSERT_EQ(layout.micro_batches, 2);
     const auto device = rank_device();
     engine::Session session(model, plan::derive(layout, model), *device, *self, {gradients_of, step::Purpose::loss});

@@ -104,7 +104,7 @@ void expect_blocks(engine::Session& session, const Tensors& weights, const std::
     if (!flat.spec().packed()) continue;
     EXPECT_EQ(state.stored.raw(), state.compute.raw());
     EXPECT_EQ(state.stored.bytes(), state.count / 64 * 36) << what;
-    EXPECT_EQ(state.count * state.cut.parts, flat.total(state.cut.parts));
+    EXPECT_EQ(state.count * state.shard.count, flat.total(state.shard.count));
     for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
       const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
       std::vector<float> values;
@@ -136,7 +136,7 @@ void expect_bytes(engine::Session& session, const std::string& what) {
   for (int f = 0; f < session.state().flats(); ++f) {
     const nn::Flat& flat = session.model().flat(f);
     const step::FlatState& state = session.state().flat(f);
-    const std::int64_t count = state.unsharded.empty() ? state.count : flat.total(state.cut.parts);
+    const std::int64_t count = state.unsharded.empty() ? state.count : flat.total(state.shard.count);
     bytes += round_up(flat.spec().packed() ? count / 64 * 36 : 4 * count, Device::kAlignment);
   }
   EXPECT_EQ(session.state().parameter_bytes(), bytes) << what;
@@ -145,7 +145,7 @@ void expect_bytes(engine::Session& session, const std::string& what) {
     if (key.role != step::Role::weights) continue;
     const int f = plan.program.instructions[static_cast<std::size_t>(key.a)].flat;
     if (!session.model().flat(f).spec().packed()) continue;
-    const std::int64_t total = session.model().flat(f).total(session.state().flat(f).cut.parts);
+    const std::int64_t total = session.model().flat(f).total(session.state().flat(f).shard.count);
     EXPECT_EQ(plan.buffers.buffers[static_cast<std::size_t>(buffer)].bytes, total / 64 * 36) << what;
     ++gathered;
   }
@@ -235,7 +235,7 @@ TEST(Nf4Adapters, HaveTheBitsOfDequantizedWeights) {
         const auto trained = [&](const models::Model& of, bool given) {
           plan::LayoutChoices layout = base;
           const auto groups = rank_mesh(layout.mesh);
-          const testing::ToySteps steps(of, layout, groups->place(), 4LL * layout.data_ranks());
+          const testing::ToySteps steps(of, layout, groups->coordinate(), 4LL * layout.data_ranks());
           const auto device = rank_device({.random_delay_s = 1e-4, .delay_seed = 5});
           engine::Session session(of, plan::derive(layout, of), *device, *groups, {step::Purpose::train}, std::nullopt,
                                   {.replay = true});
@@ -350,7 +350,7 @@ TEST(Nf4Adapters, AResumedRunHasTheSameBase) {
   const auto with_session = [&](const plan::LayoutChoices& base, bool written, const auto& body) {
     plan::LayoutChoices layout = layout_of(base);
     const auto mesh = rank_mesh(layout.mesh);
-    const testing::ToySteps steps(model, layout, mesh->place(), 2LL * the_world->size());
+    const testing::ToySteps steps(model, layout, mesh->coordinate(), 2LL * the_world->size());
     const auto device = rank_device();
     engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train});
     if (written) write(session);

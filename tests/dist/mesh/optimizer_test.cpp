@@ -224,7 +224,7 @@ TEST(Optimizer, AnOverflowUnderALossScaleIsNoDivergence) {
     layout.loss_scaling = scaling;
     const auto mesh = rank_mesh(layout.mesh);
     plan::LayoutChoices own = layout;
-    const testing::ToySteps steps(model, own, mesh->place(), 2LL * own.data_ranks());
+    const testing::ToySteps steps(model, own, mesh->coordinate(), 2LL * own.data_ranks());
     const auto device = rank_device();
     engine::Session session(model, plan::derive(own, model), *device, *mesh, {step::Purpose::train});
     session.initialise(3);
@@ -303,7 +303,7 @@ TEST(Optimizer, UpdatesOfEachKindOfStepWaitForACopy) {
   const models::Model model(testing::toy_description());
   plan::LayoutChoices layout = meshes(model).front();
   const auto mesh = rank_mesh(layout.mesh);
-  const testing::ToySteps steps(model, layout, mesh->place(), 2LL * layout.data_ranks());
+  const testing::ToySteps steps(model, layout, mesh->coordinate(), 2LL * layout.data_ranks());
   const auto device = rank_device();
   const engine::StepConfig config{.purpose = step::Purpose::train, .layout = plan::derive(layout, model)};
   engine::Session session(model, {config, config}, *device, *mesh);
@@ -387,7 +387,7 @@ TEST(Optimizer, AStepWithoutATargetIsNotCounted) {
   const auto weights_after = [&](int skipped_before) {
     const auto mesh = rank_mesh(layout.mesh);
     plan::LayoutChoices own = layout;
-    const testing::ToySteps steps(model, own, mesh->place(), 2LL * own.data_ranks());
+    const testing::ToySteps steps(model, own, mesh->coordinate(), 2LL * own.data_ranks());
     const auto device = rank_device();
     engine::Session session(model, plan::derive(own, model), *device, *mesh, {step::Purpose::train});
     session.initialise(3);

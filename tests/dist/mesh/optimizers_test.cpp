@@ -42,7 +42,7 @@ Tensors alone(const Toy& toy, const plan::LayoutChoices& like) {
     layout.mesh = {};
     layout.batch_sizes = testing::toy_batch(1);
     const auto mesh = comm::make_self_mesh();
-    const testing::ToySteps steps(toy.model, layout, mesh->place(), 2LL * like.data_ranks() * 2);
+    const testing::ToySteps steps(toy.model, layout, mesh->coordinate(), 2LL * like.data_ranks() * 2);
     const auto device = rank_device();
     engine::Session session(toy.model, plan::derive(layout, toy.model), *device, *mesh, {step::Purpose::train});
     session.initialise(3);
@@ -174,7 +174,7 @@ TEST(Optimizers, OfCompleteMatricesRejectSeveralSlicesOfOne) {
   models::ModelDescription description = testing::toy_description();
   nn::MlpConfig& mlp = description.blocks[0].mlp;
   mlp.gate = mlp.up;
-  mlp.inner_part = {.begin = 0, .total = 2 * mlp.inner};
+  mlp.inner_slice = {.begin = 0, .total = 2 * mlp.inner};
   expect_rejected(
       description, std::make_shared<testing::Muon>(),
       cat("the optimizer muon needs the complete matrix ", mlp.up, ".weight, of which a rank has several slices"));
@@ -192,7 +192,7 @@ TEST(Optimizers, OfCompleteMatricesRejectSlicesThatNoPhaseGathers) {
   };
   models::ModelDescription description = testing::toy_description();
   for (models::BlockDescription& block : description.blocks) {
-    block.mlp.inner_part = {.begin = 0, .total = 2 * block.mlp.inner};
+    block.mlp.inner_slice = {.begin = 0, .total = 2 * block.mlp.inner};
   }
   expect_rejected(description, std::make_shared<OfOneSlice>(),
                   "the optimizer muon needs the complete matrix model.layers.0.mlp.gate_proj.weight, which tensor "
@@ -231,7 +231,7 @@ TEST(Optimizers, OfBlocksRejectSlicesThatCutOne) {
   models::ModelDescription whole = testing::toy_of_nf4_blocks();
   EXPECT_EQ(error_of(whole), "");
   models::ModelDescription cut = whole;
-  for (models::BlockDescription& block : cut.blocks) block.mlp.inner_part = {.begin = 16, .total = 144};
+  for (models::BlockDescription& block : cut.blocks) block.mlp.inner_slice = {.begin = 16, .total = 144};
   EXPECT_NE(error_of(cut).find("model.layers.0.mlp.down_proj.weight: the slice [16, 144) of dim 1 of [64, 144] cuts a "
                                "block of 32 that shares a value"),
             std::string::npos)

@@ -14,7 +14,7 @@
 namespace hawser {
 namespace pipeline_experts_test {
 
-using models::Partition;
+using models::PipelinePartition;
 using testing::Outcome;
 
 constexpr std::int64_t kExperts = 8;
@@ -22,7 +22,7 @@ constexpr std::int64_t kExperts = 8;
 enum class Schedule { grouped, one_forward_one_backward, zero_bubble };
 
 struct Staged {
-  Partition partition;
+  PipelinePartition partition;
   std::vector<int> with_experts;  // blocks
   int micro_batches = 1;
   Schedule schedule = Schedule::one_forward_one_backward;
@@ -53,17 +53,17 @@ models::ModelDescription description_of(const Staged& c) {
 comm::MeshSizes sizes_of(const Staged& c) {
   comm::MeshSizes sizes = c.mesh;
   sizes.pipeline = c.partition.stages;
-  sizes.interleaved = c.partition.chunks() > c.partition.stages;
+  sizes.interleaved = c.partition.model_chunks() > c.partition.stages;
   return sizes;
 }
 
 // What this rank has of the model.
 std::unique_ptr<models::Model> part_of(const Staged& c) {
   models::ModelDescription d = description_of(c);
-  const comm::MeshPlace place = comm::place_of(the_world->rank().value(), sizes_of(c));
+  const comm::MeshCoordinate place = comm::coordinate_of(the_world->rank().value(), sizes_of(c));
   for (models::BlockDescription& block : d.blocks) {
     if (!block.moe || c.mesh.expert == 1) continue;
-    block.moe->part = {.index = comm::expert_part(place, c.mesh), .parts = c.mesh.expert};
+    block.moe->experts_shard = {.index = comm::expert_part(place, c.mesh), .count = c.mesh.expert};
   }
   if (c.mesh.tensor > 1) d = testing::half_of(std::move(d), place.tensor, {.vocabulary = true});
   const nn::FlatSpecOf own([](const nn::Param& param) { return param.flat; });
@@ -186,7 +186,8 @@ TEST(PipelineExperts, GradientsAreBitwiseThoseOfOneRank) {
 
 TEST(PipelineExperts, VirtualStagesHaveTheBitsOfOneRank) {
   if (the_world->size() != 2) GTEST_SKIP() << "two stages";
-  const std::vector<int> with_experts = {0, 1, 4};  // the second stage's first chunk has two, its last chunk none
+  const std::vector<int> with_experts = {0, 1,
+                                         4};  // the second stage's first model chunk has two, its last model chunk none
   expect_bits_of_one_rank({.partition = {.stages = 2, .ends = {0, 2, 5, 5}},
                            .with_experts = with_experts,
                            .micro_batches = 3,
@@ -205,7 +206,7 @@ TEST(PipelineExperts, GivenStatisticsHaveTheBitsOfOneRank) {
 // Data ranks have other rows.
 TEST(PipelineExperts, DataRanksHaveTheGradientsOfOneRank) {
   if (the_world->size() != 4) GTEST_SKIP() << "two stages of two ranks";
-  const Partition partition{.stages = 2, .ends = {3, 5}};
+  const PipelinePartition partition{.stages = 2, .ends = {3, 5}};
   const std::vector<Staged> cases = {
       {.partition = partition, .with_experts = {0, 4}, .micro_batches = 3, .mesh = {.shard = 2}},
       {.partition = partition,
@@ -250,7 +251,7 @@ TEST(PipelineExperts, ExpertAndTensorRanksTrainLikeOneRank) {
 // Gradient norms of tensors, by name; with `verified`, those of the reference of a verified step.
 std::map<std::string, float> norms_of(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh,
                                       std::int64_t batch_size, bool verified) {
-  const testing::ToySteps steps(model, layout, mesh.place(), batch_size);
+  const testing::ToySteps steps(model, layout, mesh.coordinate(), batch_size);
   const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
   const auto purpose = verified ? step::Purpose::train : step::Purpose::gradient_norms;
   engine::Session session(model, plan::derive(layout, model), *device, mesh, {purpose});
@@ -266,7 +267,8 @@ std::map<std::string, float> norms_of(const models::Model& model, plan::LayoutCh
   return norms;
 }
 
-// Every rank gets the norms of all experts, of all stages, and of all other tensors. The norm of all tensors is in the clip coefficients that other tests compare.
+// Every rank gets the norms of all experts, of all stages, and of all other tensors. The norm of all tensors is in the
+// clip coefficients that other tests compare.
 TEST(PipelineExperts, NormsOfTensorsAreThoseOfOneRank) {
   if (the_world->size() != 4 && the_world->size() != 8) GTEST_SKIP() << "two stages of two or four ranks";
   const int ranks = the_world->size() / 2;

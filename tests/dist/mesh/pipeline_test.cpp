@@ -9,12 +9,12 @@
 namespace hawser {
 namespace pipeline_test {
 
-using models::Partition;
+using models::PipelinePartition;
 
 enum class Schedule { grouped, one_forward_one_backward, zero_bubble, interleaved };
 
 struct Staged {
-  Partition partition;
+  PipelinePartition partition;
   comm::MeshSizes mesh;  // of a stage
   int micro_batches = 1;
   Schedule schedule = Schedule::one_forward_one_backward;
@@ -42,7 +42,7 @@ plan::LayoutChoices layout_of(const Staged& c, const models::Model& model) {
   if (c.schedule == Schedule::grouped) {
     layout.schedule.group = c.micro_batches;
   } else if (c.schedule == Schedule::interleaved) {
-    layout.schedule.passes = testing::interleaved_of(stages, c.partition.chunks() / stages);
+    layout.schedule.passes = testing::interleaved_of(stages, c.partition.model_chunks() / stages);
   } else {
     layout.schedule.passes = c.schedule == Schedule::zero_bubble ? testing::zero_bubble_of(stages)
                                                                  : testing::one_forward_one_backward_of(stages);
@@ -66,8 +66,8 @@ void expect_like_one_rank(const Staged& c) {
       model, alone(c, model), layout.batch_sizes.sequences * layout.data_ranks() * c.micro_batches, cut, c.text());
 }
 
-// Runs of blocks of about equal length, as many as there are ranks; two chunks of four and more have no block.
-Partition over(int stages) {
+// Runs of blocks of about equal length, as many as there are ranks; two model chunks of four and more have no block.
+PipelinePartition over(int stages) {
   switch (stages) {
     case 2:
       return {.stages = 2, .ends = {3, 5}};
@@ -87,7 +87,7 @@ TEST(Pipeline, TrainsLikeOneRank) {
     const int others = world / stages;
     const comm::MeshSizes shards{.shard = others}, mixed{.context = std::min(others, 2), .shard = (others + 1) / 2},
         copies{.replicate = others};
-    const Partition even = over(stages);
+    const PipelinePartition even = over(stages);
     using enum Schedule;
     expect_like_one_rank({.partition = even, .mesh = shards, .micro_batches = 2, .schedule = one_forward_one_backward});
     expect_like_one_rank(
@@ -106,7 +106,7 @@ TEST(Pipeline, TrainsLikeOneRank) {
 TEST(Pipeline, VirtualStagesTrainLikeOneRank) {
   const int world = the_world->size();
   if (world == 1) GTEST_SKIP() << "needs two ranks or more";
-  const Partition partition{.stages = 2, .ends = {1, 3, 4, 5}};
+  const PipelinePartition partition{.stages = 2, .ends = {1, 3, 4, 5}};
   expect_like_one_rank({.partition = partition,
                         .mesh = {.shard = world / 2},
                         .micro_batches = 2,
@@ -146,7 +146,7 @@ TEST(Pipeline, GradientsAreBitwiseThoseOfOneRank) {
         testing::on_one_rank([&] { return testing::run(model, one, *comm::make_self_mesh(), sequences, 0); });
     EXPECT_EQ(cut.loss, whole.loss) << c.text();
     EXPECT_EQ(cut.gradients.empty(), the_world->size() == 8 && the_world->rank() == Rank(4))
-        << "only chunk 4 has no block";
+        << "only model chunk 4 has no block";
     for (const auto& [name, gradient] : cut.gradients) {
       const std::vector<float>& expected = whole.gradients.at(name);
       ASSERT_EQ(gradient.size(), expected.size());
@@ -162,7 +162,7 @@ TEST(Pipeline, EvaluatesLikeOneRank) {
   if (world == 1) GTEST_SKIP() << "needs two ranks or more";
   const models::Model model(testing::toy_with_experts());
   const auto loss_of = [&](plan::LayoutChoices layout, comm::Mesh& mesh, std::int64_t batch_size) {
-    const testing::ToySteps steps(model, layout, mesh.place(), batch_size);
+    const testing::ToySteps steps(model, layout, mesh.coordinate(), batch_size);
     const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
     engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::loss}, std::nullopt,
                             {.replay = true});
@@ -172,8 +172,9 @@ TEST(Pipeline, EvaluatesLikeOneRank) {
     EXPECT_EQ(tokens, steps.targets(0) + steps.targets(1));
     return std::pair(sum, statistics);
   };
-  const std::vector<Partition> partitions = {{.stages = 2, .ends = {1, 2}}, {.stages = 2, .ends = {0, 1, 2, 2}}};
-  for (const Partition& partition : partitions) {
+  const std::vector<PipelinePartition> partitions = {{.stages = 2, .ends = {1, 2}},
+                                                     {.stages = 2, .ends = {0, 1, 2, 2}}};
+  for (const PipelinePartition& partition : partitions) {
     const Staged staged{.partition = partition, .mesh = {.shard = world / 2}, .micro_batches = 5};
     plan::LayoutChoices layout = layout_of(staged, model);
     layout.forward_micro_batches = 3;

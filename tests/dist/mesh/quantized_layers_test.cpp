@@ -42,7 +42,7 @@ class LayerRun {
       : layout_(std::move(layout)),
         mesh_(rank_mesh(layout_.mesh)),
         device_(rank_device({.random_delay_s = 2e-4, .delay_seed = 5})),
-        steps_(model, layout_, mesh_->place(), 2LL * layout_.data_ranks() * 2),
+        steps_(model, layout_, mesh_->coordinate(), 2LL * layout_.data_ranks() * 2),
         session_(model, plan::derive(layout_, model), *device_, *mesh_, {step::Purpose::train}, std::nullopt,
                  {.replay = true}) {
     session_.initialise(3);
@@ -189,7 +189,7 @@ TEST(QuantizedLayers, DiagonalSegmentsHaveEachRealRowOnce) {
   for (plan::LayoutChoices layout : meshes(model)) {
     const auto mesh = rank_mesh(layout.mesh);
     const std::int64_t batch = 2LL * layout.data_ranks() * 2;
-    const testing::ToySteps steps(model, layout, mesh->place(), batch);
+    const testing::ToySteps steps(model, layout, mesh->coordinate(), batch);
     std::ostringstream mine;
     for (const auto& micro_batch : steps.input(0).batches) {
       std::vector<int> seen(micro_batch->ids.size());

@@ -233,7 +233,7 @@ struct Steps {
 // Steps [begin, end) of a training; `batch_size` is the same on all meshes.
 Steps take(engine::Session& session, plan::LayoutChoices layout, std::int64_t batch_size, std::int64_t begin,
            std::int64_t end) {
-  const testing::ToySteps steps(session.model(), layout, session.mesh().place(), batch_size);
+  const testing::ToySteps steps(session.model(), layout, session.mesh().coordinate(), batch_size);
   Steps out;
   for (std::int64_t i = begin; i < end; ++i) {
     step::StepInput input = steps.input(i);

@@ -144,7 +144,7 @@ TEST(Streamed, LoadsWeights) {
       for (int f = 0; f < session.state().flats(); ++f) quantized |= session.state().flat(f).quantized_on_load;
       EXPECT_EQ(quantized, precision == ComputePrecision::fp8);
       weights.push_back(testing::assembled(session));
-      const testing::ToySteps steps(*open.model, layout, mesh->place(),
+      const testing::ToySteps steps(*open.model, layout, mesh->coordinate(),
                                     layout.batch_sizes.sequences * layout.data_ranks());
       step::StepInput input = steps.input(0);
       input.record.learning_rate = 0.01f;

@@ -141,7 +141,7 @@ TEST(Tables, FillersOfAnEvaluationHaveNoEntries) {
   const models::Model model = typed(sequences);
   plan::LayoutChoices layout = testing::layout_of(testing::Case{}, model);
   const auto self = comm::make_self_mesh();
-  const testing::ToySteps steps(model, layout, self->place(), 3);  // micro-batches of two sequences and of one
+  const testing::ToySteps steps(model, layout, self->coordinate(), 3);  // micro-batches of two sequences and of one
   layout.forward_micro_batches = 3;
   const auto device = rank_device();
   engine::Session session(model, plan::derive(layout, model), *device, *self, {step::Purpose::loss});

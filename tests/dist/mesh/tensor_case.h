@@ -45,7 +45,7 @@ inline OnMeshAndAlone expect_like_one_rank(const models::ModelDescription& whole
     of_one.gathered = spec(param).gathered;
     return of_one;
   });
-  const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
+  const int part = comm::coordinate_of(the_world->rank().value(), mesh).tensor;
   const models::Model model(mesh.tensor == 1 ? whole : part_of(whole, part, mesh.tensor, division),
                             division.sequence_parallel ? nn::with_sequence_parallelism(spec) : spec);
   plan::LayoutChoices layout = toy_layout(mesh, model);

@@ -465,7 +465,7 @@ TEST(Tensor, RanksOfSlicesHaveTheScalesOfOneRank) {
   };
   const models::ModelDescription whole = testing::toy_description();
   const comm::MeshSizes mesh{.tensor = 2, .shard = world / 2};
-  const int part = comm::place_of(the_world->rank().value(), mesh).tensor;
+  const int part = comm::coordinate_of(the_world->rank().value(), mesh).tensor;
   for (const Division& division : {Division{}, Division{.whole_mlp = 1}}) {
     const models::Model model(half_of(whole, part, division),
                               [&](const nn::Param& param) { return with_scales(spec_of(param), param); });
@@ -482,7 +482,7 @@ TEST(Tensor, RanksOfSlicesHaveTheScalesOfOneRank) {
     quantize(alone);
     const Trained of_one = testing::on_one_rank([&] {
       const auto self = comm::make_self_mesh();
-      const testing::ToySteps steps(one, alone, self->place(), 2LL * layout.data_ranks() * 2);
+      const testing::ToySteps steps(one, alone, self->coordinate(), 2LL * layout.data_ranks() * 2);
       const auto device = rank_device();
       engine::Session session(one, plan::derive(alone, one), *device, *self, {step::Purpose::train});
       session.initialise(3);

@@ -11,9 +11,9 @@ namespace hawser::testing {
 // momentum, each orthogonalizes some of the matrices, and the results are scattered to the shards.
 class Muon : public optim::Optimizer {
  public:
-  static nn::FlatSpec spec_of(const nn::Param& param, const nn::UnitPlace& place) {
+  static nn::FlatSpec spec_of(const nn::Param& param, const nn::UnitId& place) {
     nn::FlatSpec spec = nn::common_domain(param);
-    spec.group = place.kind == nn::UnitPlace::Kind::block && param.shape.rank() == 2 ? 1 : 0;
+    spec.group = place.kind == nn::UnitId::Kind::block && param.shape.rank() == 2 ? 1 : 0;
     return spec;
   }
 
@@ -77,18 +77,18 @@ class Muon : public optim::Optimizer {
     const auto own = static_cast<int>(u.exchanged_element(u.begin, u.slice) / u.count);
     float *const from = x.rows(2, 1).data<float>(), *const to = x.rows(3, 1).data<float>();
     int number = 0;
-    for (const nn::SegmentPiece& piece : nn::segment_pieces(u.flat, 0, u.count * u.parts)) {
+    for (const nn::SegmentRange& piece : nn::segment_ranges(u.flat, 0, u.count * u.parts)) {
       if (number++ % (u.parts * u.slices) != own) continue;
       const nn::Segment& segment = nn::segment_of(u.flat, piece);
       const std::int64_t rows = nn::range_shape(segment)[0], columns = segment.global[1];
       // Of an element of the complete matrix: where it is in the flat of all slices.
       const auto place = [&](std::int64_t row, std::int64_t column) {
-        const nn::Slice& cut = segment.slice;
-        if (cut.extent == 0) return u.exchanged_element(piece.at + row * columns + column, 0);
-        const std::int64_t width = cut.dim == 1 ? cut.extent : columns;
-        std::int64_t& index = cut.dim == 1 ? column : row;
-        const auto of = static_cast<int>(index / cut.extent);
-        index %= cut.extent;
+        if (!segment.slice) return u.exchanged_element(piece.at + row * columns + column, 0);
+        const nn::Slice& slice = *segment.slice;
+        const std::int64_t width = slice.dim == 1 ? slice.size : columns;
+        std::int64_t& index = slice.dim == 1 ? column : row;
+        const auto of = static_cast<int>(index / slice.size);
+        index %= slice.size;
         return u.exchanged_element(piece.at + row * width + column, of);
       };
       for (std::int64_t i = 0; i < rows * columns; ++i) {
@@ -159,7 +159,7 @@ class EightBits : public WithRate {
   std::string name() const override { return "eight bits"; }
   std::vector<optim::StateSlot> slots(const nn::Flat&) const override {
     return {{"moment", DType::u8},
-            {"scale", DType::f32, {.kind = nn::Extent::Kind::block, .block = kBlock}},
+            {"scale", DType::f32, {.kind = nn::Granularity::Kind::block, .block = kBlock}},
             {"average", DType::bf16}};
   }
 
@@ -169,7 +169,7 @@ class EightBits : public WithRate {
          {u.weights, u.compute, slots[0], slots[1], slots[2]}, [u, slots] {
            if (*u.skip.data<std::int32_t>() != 0) return;
            for (std::int64_t block = 0; block < u.count / kBlock; ++block) quantize(u, slots, block);
-           for (const nn::SegmentPiece& piece : nn::segment_pieces(u.flat, u.begin, u.count)) {
+           for (const nn::SegmentRange& piece : nn::segment_ranges(u.flat, u.begin, u.count)) {
              const nn::Segment& segment = nn::segment_of(u.flat, piece);
              nn::for_each_global_run(segment, piece, [&](std::int64_t global, std::int64_t at, std::int64_t count) {
                const RandomStream random(u.seed, segment.name);

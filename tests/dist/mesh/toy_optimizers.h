@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "nn/flat_pieces.h"
+#include "nn/segment_ranges.h"
 #include "ops/copy/copy.h"
 #include "optim/optimizer.h"
 
@@ -32,8 +32,8 @@ inline nn::FlatSpec by_rank(const nn::Param& param) {
 }
 
 // The values of a row, column or matrix that the elements of a piece share.
-inline nn::ExtentPart part_of(const nn::Flat& flat, const nn::SegmentPiece& piece, nn::Extent::Kind kind) {
-  for (const nn::ExtentPart& part : nn::extent_parts(flat, {.kind = kind})) {
+inline nn::SegmentValues part_of(const nn::Flat& flat, const nn::SegmentRange& piece, nn::Granularity::Kind kind) {
+  for (const nn::SegmentValues& part : nn::segment_values(flat, {.kind = kind})) {
     if (part.param == piece.param && part.segment == piece.segment) return part;
   }
   HAWSER_CHECK(false, "no such part of ", flat.name());
@@ -62,7 +62,7 @@ class WithRate : public optim::Optimizer {
 // (Adafactor, arXiv 1804.04235, without its factors by step). Vectors keep all squares.
 class Adafactor : public WithRate {
  public:
-  using Kind = nn::Extent::Kind;
+  using Kind = nn::Granularity::Kind;
   std::string name() const override { return "adafactor"; }
   std::vector<optim::StateSlot> slots(const nn::Flat& flat) const override {
     if (flat.spec().group == 1) return {{"square"}};
@@ -104,8 +104,8 @@ class Adafactor : public WithRate {
   void sum(Stream& stream, const optim::FlatUpdate& u) const {
     host(stream, "adafactor_sum", {u.gradient, u.coefficient, u.sent.sums}, {u.sent.sums}, [u] {
       float* const sums = u.sent.sums.data<float>();
-      for (const nn::SegmentPiece& piece : nn::segment_pieces(u.flat, u.begin, u.count)) {
-        const nn::ExtentPart row = part_of(u.flat, piece, Kind::row), column = part_of(u.flat, piece, Kind::column);
+      for (const nn::SegmentRange& piece : nn::segment_ranges(u.flat, u.begin, u.count)) {
+        const nn::SegmentValues row = part_of(u.flat, piece, Kind::row), column = part_of(u.flat, piece, Kind::column);
         const std::int64_t columns = columns_of(nn::segment_of(u.flat, piece));
         for (std::int64_t i = 0; i < piece.count; ++i) {
           const float g = *u.coefficient.data<float>() * u.gradient.data<float>()[piece.at + i];
@@ -123,26 +123,26 @@ class Adafactor : public WithRate {
       statistic = kBeta * statistic + (1 - kBeta) * (now + kEpsilon);
     };
     const auto each = [&](Kind kind, auto&& visit) {
-      for (const nn::ExtentPart& part : nn::extent_parts(u.flat, {.kind = kind})) {
+      for (const nn::SegmentValues& part : nn::segment_values(u.flat, {.kind = kind})) {
         const nn::Param& param = u.flat.params()[static_cast<std::size_t>(part.param)];
         visit(part, nn::range_shape(param.segments[static_cast<std::size_t>(part.segment)]));
       }
     };
-    each(Kind::row, [&](const nn::ExtentPart& part, const Shape& global) {
+    each(Kind::row, [&](const nn::SegmentValues& part, const Shape& global) {
       for (std::int64_t i = 0; i < part.shape[0]; ++i) {
         follow(slots[0].data<float>()[part.first + i],
                sums[part.sum_first + part.offset[0] + i] / static_cast<float>(global[1]));
       }
     });
-    each(Kind::column, [&](const nn::ExtentPart& part, const Shape& global) {
+    each(Kind::column, [&](const nn::SegmentValues& part, const Shape& global) {
       for (std::int64_t i = 0; i < part.shape[0]; ++i) {
         follow(slots[1].data<float>()[part.first + i],
                sums[rows(u.flat) + part.sum_first + part.offset[0] + i] / static_cast<float>(global[0]));
       }
     });
-    const std::vector<nn::ExtentPart> means = nn::extent_parts(u.flat, {.kind = Kind::matrix});
+    const std::vector<nn::SegmentValues> means = nn::segment_values(u.flat, {.kind = Kind::matrix});
     std::size_t m = 0;
-    each(Kind::row, [&](const nn::ExtentPart& part, const Shape& global) {
+    each(Kind::row, [&](const nn::SegmentValues& part, const Shape& global) {
       float all = 0;
       for (std::int64_t i = 0; i < global[0]; ++i) all += sums[part.sum_first + i];
       follow(slots[2].data<float>()[means[m++].first], all / static_cast<float>(global.elements()));
@@ -150,9 +150,9 @@ class Adafactor : public WithRate {
   }
 
   void direction(const optim::FlatUpdate& u, const Views& slots, bool matrices) const {
-    for (const nn::SegmentPiece& piece : nn::segment_pieces(u.flat, u.begin, u.count)) {
-      const nn::ExtentPart row = part_of(u.flat, piece, Kind::row), column = part_of(u.flat, piece, Kind::column),
-                           matrix = part_of(u.flat, piece, Kind::matrix);
+    for (const nn::SegmentRange& piece : nn::segment_ranges(u.flat, u.begin, u.count)) {
+      const nn::SegmentValues row = part_of(u.flat, piece, Kind::row), column = part_of(u.flat, piece, Kind::column),
+                              matrix = part_of(u.flat, piece, Kind::matrix);
       const std::int64_t columns = columns_of(nn::segment_of(u.flat, piece));
       for (std::int64_t i = 0; i < piece.count; ++i) {
         float& gradient = u.gradient.data<float>()[piece.at + i];
@@ -174,8 +174,8 @@ class Adafactor : public WithRate {
   }
 
   void apply(const optim::FlatUpdate& u) const {
-    for (const nn::SegmentPiece& piece : nn::segment_pieces(u.flat, u.begin, u.count)) {
-      const nn::ExtentPart matrix = part_of(u.flat, piece, Kind::matrix);
+    for (const nn::SegmentRange& piece : nn::segment_ranges(u.flat, u.begin, u.count)) {
+      const nn::SegmentValues matrix = part_of(u.flat, piece, Kind::matrix);
       const auto elements = static_cast<float>(nn::range_shape(nn::segment_of(u.flat, piece)).elements());
       const float rms = std::sqrt(u.received.sums.data<float>()[matrix.sum_first] / elements);
       const float rate = *u.scalars.data<float>() / std::max(1.0f, rms);
@@ -189,7 +189,7 @@ class Adafactor : public WithRate {
 // Adam's update, scaled by the norm of the tensor over that of its update (LAMB, arXiv 1904.00962).
 class Lamb : public WithRate {
  public:
-  using Kind = nn::Extent::Kind;
+  using Kind = nn::Granularity::Kind;
   std::string name() const override { return "lamb"; }
   std::vector<optim::StateSlot> slots(const nn::Flat&) const override { return {{"first"}, {"second"}}; }
   std::vector<optim::Phase> phases(const nn::Flat& flat) const override { return {{.sums = 2 * tensors(flat)}, {}}; }
@@ -201,7 +201,7 @@ class Lamb : public WithRate {
            {u.gradient, slots[0], slots[1], u.sent.sums}, [u, slots] {
              if (*u.skip.data<std::int32_t>() != 0) return;
              float* const sums = u.sent.sums.data<float>();
-             for (const nn::SegmentPiece& piece : nn::segment_pieces(u.flat, u.begin, u.count)) {
+             for (const nn::SegmentRange& piece : nn::segment_ranges(u.flat, u.begin, u.count)) {
                const std::int64_t tensor = part_of(u.flat, piece, Kind::matrix).sum_first;
                for (std::int64_t i = piece.at; i < piece.at + piece.count; ++i) {
                  const float g = *u.coefficient.data<float>() * u.gradient.data<float>()[i];
@@ -221,7 +221,7 @@ class Lamb : public WithRate {
          [u] {
            if (*u.skip.data<std::int32_t>() != 0) return;
            const float* const sums = u.received.sums.data<float>();
-           for (const nn::SegmentPiece& piece : nn::segment_pieces(u.flat, u.begin, u.count)) {
+           for (const nn::SegmentRange& piece : nn::segment_ranges(u.flat, u.begin, u.count)) {
              const std::int64_t tensor = part_of(u.flat, piece, Kind::matrix).sum_first;
              const float weight = std::sqrt(sums[tensor]), step = std::sqrt(sums[tensors(u.flat) + tensor]);
              const float rate = *u.scalars.data<float>() * (weight > 0 && step > 0 ? weight / step : 1);

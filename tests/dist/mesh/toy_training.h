@@ -224,7 +224,7 @@ inline void take_steps(
 
 inline Trained train(const models::Model& model, plan::LayoutChoices layout, const Training& training = {}) {
   const auto mesh = rank_mesh(plan::derive(layout, model).mesh);
-  const ToySteps steps(model, layout, mesh->place(),
+  const ToySteps steps(model, layout, mesh->coordinate(),
                        layout.batch_sizes.sequences * layout.data_ranks() * training.micro_batches);
   const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
   engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train}, std::nullopt,
@@ -249,7 +249,7 @@ inline Tensors expect_one_ranks_training(const models::Model& one, plan::LayoutC
                                          const Trained& cut, const std::string& text) {
   Trained whole = on_one_rank([&] {
     const auto self = comm::make_self_mesh();
-    const ToySteps steps(one, alone, self->place(), batch_size);
+    const ToySteps steps(one, alone, self->coordinate(), batch_size);
     const auto device = rank_device();
     engine::Session session(one, plan::derive(alone, one), *device, *self, {step::Purpose::train});
     session.initialise(3);

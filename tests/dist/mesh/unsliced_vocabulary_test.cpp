@@ -41,7 +41,7 @@ TEST(UnslicedVocabulary, EvaluatesToTheLossOfOneRank) {
   const auto pair = rank_mesh({.tensor = 2});
   const nn::FlatSpecOf own = [](const nn::Param& param) { return param.flat; };
   const models::Model one(whole),
-      half(testing::half_of(whole, pair->place().tensor, kRows), nn::with_sequence_parallelism(own));
+      half(testing::half_of(whole, pair->coordinate().tensor, kRows), nn::with_sequence_parallelism(own));
   const auto loss = [](const models::Model& model, comm::Mesh& mesh) {
     plan::LayoutChoices layout = testing::toy_layout(mesh.sizes(), model);
     if (mesh.sizes().tensor > 1) {
@@ -51,7 +51,7 @@ TEST(UnslicedVocabulary, EvaluatesToTheLossOfOneRank) {
         seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
       };
     }
-    const testing::ToySteps steps(model, layout, mesh.place(), 2);
+    const testing::ToySteps steps(model, layout, mesh.coordinate(), 2);
     const auto device = rank_device();
     engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::loss}, std::nullopt,
                             {.replay = true});

@@ -217,7 +217,7 @@ TEST(TensorReduce, GathersTheLogitsOfASlicedVocabulary) {
   const std::vector<double> own(weight.begin() + begin * kWidth, weight.begin() + (begin + kOwn) * kWidth),
       own_bias(bias.begin() + begin, bias.begin() + begin + kOwn);
   const auto got =
-      logits_of({.vocabulary = kOwn, .vocabulary_part = {.begin = begin, .total = kVocabulary}}, own, own_bias, true);
+      logits_of({.vocabulary = kOwn, .vocabulary_slice = {.begin = begin, .total = kVocabulary}}, own, own_bias, true);
   EXPECT_LT(nn::testing::distance(got, expected), 1e-6);
 }
 

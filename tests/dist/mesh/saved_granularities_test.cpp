@@ -1,5 +1,5 @@
 // What one mesh has saved, another one loads, although it has other tensors together in a parameter, and other slices:
-// scales of FP8 weights, and slots of an optimizer whose values are not those of single elements (nn/extent.h).
+// scales of FP8 weights, and slots of an optimizer whose values are not those of single elements (nn/granularity.h).
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save.h"
@@ -11,11 +11,11 @@
 #include "train/saver.h"
 
 namespace hawser {
-namespace saved_extents_test {
+namespace saved_granularities_test {
 
 using testing::assembled;
 using testing::Tensors;
-using Kind = nn::Extent::Kind;
+using Kind = nn::Granularity::Kind;
 
 // Embedding and head are not cut.
 nn::FlatSpec domain_of(const nn::Param& param, const comm::MeshSizes& mesh) {
@@ -42,9 +42,9 @@ nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, Of of) {
 // What a rank has of a model.
 models::Model model_of(models::ModelDescription d, const comm::MeshSizes& mesh, Of of,
                        int rank = the_world->rank().value()) {
-  const comm::MeshPlace place = comm::place_of(rank, mesh);
+  const comm::MeshCoordinate place = comm::coordinate_of(rank, mesh);
   for (models::BlockDescription& block : d.blocks) {
-    if (block.moe) block.moe->part = {.index = comm::expert_part(place, mesh), .parts = mesh.expert};
+    if (block.moe) block.moe->experts_shard = {.index = comm::expert_part(place, mesh), .count = mesh.expert};
   }
   if (mesh.tensor > 1) d = testing::part_of(std::move(d), place.tensor, mesh.tensor, {});
   return models::Model(std::move(d), spec_of(mesh, of));
@@ -60,7 +60,7 @@ class Slots : public testing::WithRate {
             {"row", DType::f32, {.kind = Kind::row}},
             {"column", DType::f32, {.kind = Kind::column}},
             {"matrix", DType::f32, {.kind = Kind::matrix}},
-            {"part", DType::bf16, {.kind = Kind::part}}};
+            {"part", DType::bf16, {.kind = Kind::gemm_matrix}}};
   }
   void update(Stream& stream, const optim::FlatUpdate& u) const override {
     testing::host(stream, "nothing", {u.weights}, {u.weights, u.compute}, [] {});
@@ -382,5 +382,5 @@ TEST(Tensor, OptimizersOfFewBitsHaveTheBitsOfOneRank) {
   }
 }
 
-}  // namespace saved_extents_test
+}  // namespace saved_granularities_test
 }  // namespace hawser

@@ -1,12 +1,12 @@
-#include "nn/flat_pieces.h"
+#include "nn/segment_ranges.h"
 
 #include <algorithm>
 
 namespace hawser::nn {
 
-std::vector<SegmentPiece> segment_pieces(const Flat& flat, std::int64_t begin, std::int64_t count) {
+std::vector<SegmentRange> segment_ranges(const Flat& flat, std::int64_t begin, std::int64_t count) {
   HAWSER_CHECK(begin >= 0 && count >= 0, "elements [", begin, ", ", begin + count, ")");
-  std::vector<SegmentPiece> pieces;
+  std::vector<SegmentRange> pieces;
   for (std::size_t p = 0; p < flat.params().size(); ++p) {
     const Param& param = flat.params()[p];
     const std::int64_t row = param.shape[0] > 0 ? param.elements() / param.shape[0] : 0;
@@ -22,23 +22,23 @@ std::vector<SegmentPiece> segment_pieces(const Flat& flat, std::int64_t begin, s
   return pieces;
 }
 
-const Segment& segment_of(const Flat& flat, const SegmentPiece& piece) {
+const Segment& segment_of(const Flat& flat, const SegmentRange& piece) {
   return flat.params()[static_cast<std::size_t>(piece.param)].segments[static_cast<std::size_t>(piece.segment)];
 }
 
-std::vector<Flat::Gap> gap_pieces(const Flat& flat, std::int64_t begin, std::int64_t count) {
-  std::vector<Flat::Gap> pieces;
-  for (const Flat::Gap& gap : flat.gaps(std::max(flat.used(), begin + count))) {
+std::vector<IndexRange> gap_ranges(const Flat& flat, std::int64_t begin, std::int64_t count) {
+  std::vector<IndexRange> pieces;
+  for (const IndexRange& gap : flat.gaps(std::max(flat.used(), begin + count))) {
     const std::int64_t from = std::max(gap.begin, begin), to = std::min(gap.begin + gap.count, begin + count);
     if (from < to) pieces.push_back({from - begin, to - from});
   }
   return pieces;
 }
 
-std::vector<Box> global_boxes(const Segment& segment, const SegmentPiece& piece, const TensorView& view) {
+std::vector<Box> global_boxes(const Segment& segment, const SegmentRange& piece, const TensorView& view) {
   std::vector<Box> boxes = boxes_of_range(segment_shape(segment), piece.first, piece.count, view);
-  if (segment.slice.extent > 0) {
-    for (Box& box : boxes) box.offset[segment.slice.dim] += segment.slice.begin;
+  if (segment.slice) {
+    for (Box& box : boxes) box.offset[segment.slice->dim] += segment.slice->begin;
   }
   return boxes;
 }

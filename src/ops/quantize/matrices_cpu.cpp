@@ -1,4 +1,4 @@
-#include "ops/quantize/parts.h"
+#include "ops/quantize/matrices.h"
 
 #include <algorithm>
 
@@ -6,20 +6,20 @@
 
 namespace hawser::ops::cpu {
 
-void amax_of_parts(const AmaxOfParts& args) {
+void amax_of_matrices(const AmaxOfMatrices& args) {
   float* const amax = args.amax.data<float>();
   std::fill_n(amax, args.amax.elements(), 0.0f);
   dispatch_float(args.x.dtype(), [&](auto tag) {
     const auto* const x = args.x.data<decltype(tag)>();
     parallel_pieces(args.x.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
-      each_part(args.parts, begin, end, [&](std::int64_t part, std::int64_t from, std::int64_t to) {
-        take_maximum(amax[part], largest_bits(x + from, to - from));
+      each_matrix(args.matrices, begin, end, [&](std::int64_t matrix, std::int64_t from, std::int64_t to) {
+        take_maximum(amax[matrix], largest_bits(x + from, to - from));
       });
     });
   });
 }
 
-void quantize_parts(const QuantizeParts& args) {
+void quantize_matrices(const QuantizeMatrices& args) {
   const float* const scales = args.scales.data<float>();
   dispatch_float(args.x.dtype(), [&](auto x_tag) {
     dispatch_fp8(args.q.dtype(), [&](auto q_tag) {
@@ -28,9 +28,9 @@ void quantize_parts(const QuantizeParts& args) {
       Q* const q = args.q.data<Q>();
       parallel_pieces(args.x.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
         std::int64_t done = begin;
-        each_part(args.parts, begin, end, [&](std::int64_t part, std::int64_t from, std::int64_t to) {
+        each_matrix(args.matrices, begin, end, [&](std::int64_t matrix, std::int64_t from, std::int64_t to) {
           std::fill(q + done, q + from, Q());
-          const float inverse = 1.0f / scales[part];
+          const float inverse = 1.0f / scales[matrix];
           for (std::int64_t e = from; e < to; ++e) q[e] = Q(static_cast<float>(x[e]) * inverse);
           done = to;
         });

@@ -1,4 +1,4 @@
-#include "nn/extent.h"
+#include "nn/granularity.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 #include <numeric>
 
 namespace hawser::nn {
-namespace extent_test {
+namespace granularity_test {
 
-using Kind = Extent::Kind;
+using Kind = Granularity::Kind;
 
 // Assembled values by tensor; each element must come from one box.
 using Tensors = std::map<std::string, std::vector<float>>;
@@ -62,10 +62,10 @@ std::vector<Param> half(int part) {
           sliced_param("bias", {4}, 0, {.begin = part * 4, .total = 8}, {}, false)};
 }
 
-TEST(Extent, OfTheSlicesOfTwoRanksIsThatOfTheTensor) {
-  const Extent row{.kind = Kind::row}, column{.kind = Kind::column}, matrix{.kind = Kind::matrix};
+TEST(Granularity, OfTheSlicesOfTwoRanksIsThatOfTheTensor) {
+  const Granularity row{.kind = Kind::row}, column{.kind = Kind::column}, matrix{.kind = Kind::matrix};
   struct Expected {
-    Extent extent;
+    Granularity granularity;
     std::map<std::string, std::int64_t> sizes;
     std::int64_t here;
   };
@@ -78,22 +78,22 @@ TEST(Extent, OfTheSlicesOfTwoRanksIsThatOfTheTensor) {
     for (const auto& [name, size] : e.sizes) all += size;
     for (int part = 0; part < 2; ++part) {
       const Flat flat("f", {}, half(part));
-      EXPECT_EQ(saved_count(flat, e.extent), all);
+      EXPECT_EQ(saved_count(flat, e.granularity), all);
       for (int shard = 0; shard < 2; ++shard) {
         const std::int64_t count = flat.total(2) / 2;
-        const std::int64_t size = extent_count(flat, e.extent, count);
-        if (!e.extent.sharded()) {
+        const std::int64_t size = value_count(flat, e.granularity, count);
+        if (!e.granularity.sharded()) {
           EXPECT_EQ(size, e.here);
         }
         std::vector<float> values = counted(size, static_cast<float>(100 * part));
-        assemble(saved, extent_states(flat, e.extent, shard * count, count, view_of(values), "", false));
+        assemble(saved, value_states(flat, e.granularity, shard * count, count, view_of(values), "", false));
       }
-      if (e.extent.sharded()) continue;
-      EXPECT_EQ(sum_count(flat, e.extent), all);
+      if (e.granularity.sharded()) continue;
+      EXPECT_EQ(sum_count(flat, e.granularity), all);
       // Every rank loads all that it has.
       std::vector<float> values = counted(e.here);
       std::int64_t loaded = 0;
-      for (const NamedState& state : extent_states(flat, e.extent, 0, 128, view_of(values), "", true)) {
+      for (const NamedState& state : value_states(flat, e.granularity, 0, 128, view_of(values), "", true)) {
         for (const Box& box : state.boxes) loaded += box.extent.elements();
       }
       EXPECT_EQ(loaded, e.here);
@@ -104,17 +104,17 @@ TEST(Extent, OfTheSlicesOfTwoRanksIsThatOfTheTensor) {
       for (const float value : saved.at(name)) EXPECT_FALSE(std::isnan(value)) << name;
     }
     // q's rows: two of each rank. down's columns: five of each.
-    if (e.extent == row) {
+    if (e.granularity == row) {
       EXPECT_EQ(saved.at("q"), (std::vector<float>{0, 1, 100, 101}));
     }
-    if (e.extent == column) {
+    if (e.granularity == column) {
       EXPECT_EQ(saved.at("down")[5], 100 + 12);
     }
   }
 }
 
-TEST(Extent, OfBlocksIsNeverCutByAShard) {
-  const Extent blocks{.kind = Kind::block, .block = 256};
+TEST(Granularity, OfBlocksIsNeverCutByAShard) {
+  const Granularity blocks{.kind = Kind::block, .block = 256};
   const Flat flat("f", {.grain = 256}, {full_param("a", {5, 100}, {}, true), full_param("b", {3, 200}, {}, true)});
   EXPECT_EQ(flat.offset(1), 512);
   EXPECT_EQ(saved_count(flat, blocks), 2 + 3);
@@ -122,29 +122,29 @@ TEST(Extent, OfBlocksIsNeverCutByAShard) {
     Tensors saved;
     const std::int64_t count = flat.total(parts) / parts;
     for (int part = 0; part < parts; ++part) {
-      std::vector<float> values = counted(extent_count(flat, blocks, count), static_cast<float>(part * count / 256));
-      assemble(saved, extent_states(flat, blocks, part * count, count, view_of(values), "x/", false));
+      std::vector<float> values = counted(value_count(flat, blocks, count), static_cast<float>(part * count / 256));
+      assemble(saved, value_states(flat, blocks, part * count, count, view_of(values), "x/", false));
     }
     EXPECT_EQ(saved, (Tensors{{"x/a", {0, 1}}, {"x/b", {2, 3, 4}}})) << parts;
   }
-  EXPECT_THROW(extent_count(Flat("g", {}, {}), blocks, 128), InternalError);
+  EXPECT_THROW(value_count(Flat("g", {}, {}), blocks, 128), InternalError);
 }
 
-TEST(Extent, OfAParameterIsSavedByOneRank) {
-  const Extent whole = kScaleExtent;
+TEST(Granularity, OfAParameterIsSavedByOneRank) {
+  const Granularity whole = kScaleGranularity;
   Tensors saved;
   for (int part = 0; part < 2; ++part) {
     const Flat flat("f", {}, half(part));
-    EXPECT_EQ(extent_count(flat, whole, 128), 3);
+    EXPECT_EQ(value_count(flat, whole, 128), 3);
     std::vector<float> values{1, 2, 3};
-    assemble(saved, extent_states(flat, whole, 0, flat.total(1), view_of(values), "", false));
+    assemble(saved, value_states(flat, whole, 0, flat.total(1), view_of(values), "", false));
   }
   EXPECT_EQ(saved, (Tensors{{"bias", {3}}, {"down", {2}}, {"q", {1}}, {"k", {1}}}));
 }
 
 // Each expert's has the names of its segments, whichever experts are together on a rank.
-TEST(Extent, OfPartsHasTheNamesOfSegments) {
-  const Extent each = kScaleExtent;
+TEST(Granularity, OfPartsHasTheNamesOfSegments) {
+  const Granularity each = kScaleGranularity;
   const auto experts = [](int first, int count) {
     std::vector<Segment> segments;
     for (int i = 0; i < count; ++i) {
@@ -165,11 +165,11 @@ TEST(Extent, OfPartsHasTheNamesOfSegments) {
     const Flat flat("f", {}, params);
     std::vector<float> values = counted(count, static_cast<float>(first));
     if (first == 0) values.push_back(9);
-    EXPECT_EQ(extent_count(flat, each, 128), static_cast<std::int64_t>(values.size()));
+    EXPECT_EQ(value_count(flat, each, 128), static_cast<std::int64_t>(values.size()));
     const int names = 2 * count + (first == 0 ? 1 : 0);
     EXPECT_EQ(saved_count(flat, each), names);
-    assemble(saved, extent_states(flat, each, 0, flat.total(1), view_of(values), "scale/", false));
-    const std::vector<NamedState> all = extent_states(flat, each, 128, 0, view_of(values), "scale/", true);
+    assemble(saved, value_states(flat, each, 0, flat.total(1), view_of(values), "scale/", false));
+    const std::vector<NamedState> all = value_states(flat, each, 128, 0, view_of(values), "scale/", true);
     EXPECT_EQ(all.size(), static_cast<std::size_t>(names));
     EXPECT_EQ(all[0].former_names, std::vector<std::string>());
     EXPECT_EQ(all[1].former_names, std::vector{cat("scale/", first, ".gate")});
@@ -186,8 +186,8 @@ std::vector<Param> attention(int part, bool fused) {
   };
   const Rows q{"q", 0, 16}, k{"k", 16, 4}, v{"v", 20, 4};
   const auto rows = [&](const Rows& of, std::int64_t row, std::int64_t count, std::int64_t begin) {
-    if (fused) return row_segment("qkv", row, count, {0, 8}, {of.first + begin, 24}, {of.first, of.total});
-    return row_segment(of.name, row, count, {0, 8}, part < 0 ? PartOf{} : PartOf{begin, of.total});
+    if (fused) return row_segment("qkv", row, count, {0, 8}, {of.first + begin, 24}, IndexRange{of.first, of.total});
+    return row_segment(of.name, row, count, {0, 8}, part < 0 ? DimSlice{} : DimSlice{begin, of.total});
   };
   if (part < 0)
     return {fused_param("qkv", {rows(q, 0, 16, 0), rows(k, 16, 4, 0), rows(v, 20, 4, 0)}, {24, 8}, {}, true)};
@@ -196,27 +196,28 @@ std::vector<Param> attention(int part, bool fused) {
           fused_param("k+v", {rows(k, 0, 2, kv), rows(v, 2, 2, kv)}, {4, 8}, {}, true)};
 }
 
-// What tensors are together in a parameter differs between meshes, and so do slices, and what a parameter has of a fused
-// tensor. Each mesh saves the same tensors.
-TEST(Extent, DoesNotDependOnWhatIsOneParameter) {
-  const Extent blocks{.kind = Kind::block, .block = 16};
-  const auto test = [](const Extent& extent, bool fused, std::size_t count_of_v) {
-    const bool one_each = extent.kind == Kind::part;
+// What tensors are together in a parameter differs between meshes, and so do slices, and what a parameter has of a
+// fused tensor. Each mesh saves the same tensors.
+TEST(Granularity, DoesNotDependOnWhatIsOneParameter) {
+  const Granularity blocks{.kind = Kind::block, .block = 16};
+  const auto test = [](const Granularity& granularity, bool fused, std::size_t count_of_v) {
+    const bool one_each = granularity.kind == Kind::gemm_matrix;
     const std::string all_of_v = fused ? "s/qkv" : "s/v", of_v = fused ? "s/qkv[20:24]" : "s/v";
     const Flat one("f", {}, attention(-1, fused));
-    std::vector<float> values = counted(extent_count(one, extent, one.total(1)));
+    std::vector<float> values = counted(value_count(one, granularity, one.total(1)));
     Tensors expected, saved;
-    assemble(expected, extent_states(one, extent, 0, one.total(1), view_of(values), "s/", false));
-    EXPECT_EQ(expected.at(extent.sharded() ? all_of_v : of_v).size(), count_of_v * (fused && extent.sharded() ? 6 : 1));
+    assemble(expected, value_states(one, granularity, 0, one.total(1), view_of(values), "s/", false));
+    EXPECT_EQ(expected.at(granularity.sharded() ? all_of_v : of_v).size(),
+              count_of_v * (fused && granularity.sharded() ? 6 : 1));
     for (int part = 0; part < 4; ++part) {
       // q and the copies of k and v are in flats of two domains; the second copy saves the second shard.
       const std::vector<Param> params = attention(part, fused);
       std::int64_t count = 0;
       for (int p = 0; p < 2; ++p) {
         const Flat flat("f", {}, {params[static_cast<std::size_t>(p)]});
-        count += saved_count(flat, extent);
-        std::vector<float> own(static_cast<std::size_t>(extent_count(flat, extent, 128)), NAN);
-        for (const NamedState& state : extent_states(flat, extent, 0, 128, view_of(own), "s/", true)) {
+        count += saved_count(flat, granularity);
+        std::vector<float> own(static_cast<std::size_t>(value_count(flat, granularity, 128)), NAN);
+        for (const NamedState& state : value_states(flat, granularity, 0, 128, view_of(own), "s/", true)) {
           std::vector<std::string> former;
           if (one_each && p == 1) former.emplace_back("s/k+v");
           if (one_each && fused) former.emplace_back("s/qkv");
@@ -224,10 +225,10 @@ TEST(Extent, DoesNotDependOnWhatIsOneParameter) {
           each_value(state, [&](float& value, std::size_t element) { value = expected.at(state.name)[element]; });
         }
         const bool copy = p == 1 && part % 2 == 1;
-        if (copy && extent.sharded()) own.clear();
-        assemble(saved, extent_states(flat, extent, copy ? 128 : 0, copy ? 0 : 128, view_of(own), "s/", false));
+        if (copy && granularity.sharded()) own.clear();
+        assemble(saved, value_states(flat, granularity, copy ? 128 : 0, copy ? 0 : 128, view_of(own), "s/", false));
       }
-      EXPECT_EQ(count, saved_count(one, extent));
+      EXPECT_EQ(count, saved_count(one, granularity));
     }
     EXPECT_EQ(saved, expected);
   };
@@ -237,13 +238,13 @@ TEST(Extent, DoesNotDependOnWhatIsOneParameter) {
     test({.kind = Kind::row}, fused, 4);
     test({.kind = Kind::column}, fused, 8);
     test({.kind = Kind::matrix}, fused, 1);
-    test({.kind = Kind::part}, fused, 1);
+    test({.kind = Kind::gemm_matrix}, fused, 1);
   }
 }
 
 // Blocks of columns: a slice of whole blocks, as NF4 has them. A width that is no multiple can be sliced by rows.
-TEST(Extent, OfBlocksOfSlicesIsThatOfTheTensor) {
-  const Extent blocks{.kind = Kind::block, .block = 8};
+TEST(Granularity, OfBlocksOfSlicesIsThatOfTheTensor) {
+  const Granularity blocks{.kind = Kind::block, .block = 8};
   Tensors saved;
   for (int part = 0; part < 2; ++part) {
     const Flat flat("f", {},
@@ -253,7 +254,7 @@ TEST(Extent, OfBlocksOfSlicesIsThatOfTheTensor) {
     EXPECT_EQ(saved_count(flat, blocks), 12 + 9 + 4);
     for (int shard = 0; shard < 3; ++shard) {
       std::vector<float> values = counted(16, static_cast<float>(100 * part + 16 * shard));
-      assemble(saved, extent_states(flat, blocks, shard * 128, 128, view_of(values), "", false));
+      assemble(saved, value_states(flat, blocks, shard * 128, 128, view_of(values), "", false));
     }
   }
   EXPECT_EQ(saved.at("down"), (std::vector<float>{0, 1, 100, 101, 2, 3, 102, 103, 4, 5, 104, 105}));
@@ -261,5 +262,5 @@ TEST(Extent, OfBlocksOfSlicesIsThatOfTheTensor) {
   EXPECT_EQ(saved.at("bias"), (std::vector<float>{32, 33, 132, 133}));
 }
 
-}  // namespace extent_test
+}  // namespace granularity_test
 }  // namespace hawser::nn

@@ -1,18 +1,19 @@
-// What CUDA kernels over the parts of a range (parts.h) share: which part an element is in, and the maxima of parts.
+// What CUDA kernels over the matrices of a range (matrices.h) share: which matrix an element is in, and the maxima of
+// matrices.
 //
-// A block has consecutive elements, nearly always of one part. Its first thread looks for the part while the loads of
-// the block are on their way; then all threads take part in one maximum. A block with elements of several parts records
-// them one by one. So memory traffic bounds the kernels, as if there were one part (measured: docs/performance.md). A
-// maximum does not depend on the order of the blocks.
+// A block has consecutive elements, nearly always of one matrix. Its first thread looks for the matrix while the loads
+// of the block are on their way; then all threads take matrix in one maximum. A block with elements of several matrices
+// records them one by one. So memory traffic bounds the kernels, as if there were one matrix (measured:
+// docs/performance.md). A maximum does not depend on the order of the blocks.
 #pragma once
 
-#include "ops/quantize/parts.h"
+#include "ops/quantize/matrices.h"
 #include "ops/quantize/quantize_tiles.cuh"
 
 namespace hawser::ops::cuda {
 
-// A list of EqualParts as an argument of kernels.
-struct PartTable {
+// A list of EqualMatrices as an argument of kernels.
+struct MatrixTable {
   static constexpr int kRuns = 16;
   struct Run {
     std::int64_t begin, end, size, first;
@@ -25,28 +26,28 @@ struct PartTable {
 // Calls launch(begin, end, table) for ranges that cover [0, count), in order: for one, unless the list is longer than a
 // table.
 template <class Launch>
-void each_table(const std::vector<EqualParts>& parts, std::int64_t count, const Launch& launch) {
+void each_table(const std::vector<EqualMatrices>& matrices, std::int64_t count, const Launch& launch) {
   std::size_t next = 0;
   for (std::int64_t begin = 0; begin < count;) {
-    PartTable table;
-    for (; table.count < PartTable::kRuns && next < parts.size(); ++next) {
-      const EqualParts& run = parts[next];
+    MatrixTable table;
+    for (; table.count < MatrixTable::kRuns && next < matrices.size(); ++next) {
+      const EqualMatrices& run = matrices[next];
       table.runs[table.count++] = {run.begin, run.end(), run.size, run.first, 1.0 / static_cast<double>(run.size)};
     }
-    const std::int64_t end = next < parts.size() ? std::clamp(parts[next].begin, begin, count) : count;
+    const std::int64_t end = next < matrices.size() ? std::clamp(matrices[next].begin, begin, count) : count;
     if (begin < end) launch(begin, end, table);
     begin = end;
   }
 }
 
-// The index of an element's part, -1 for none. That of the elements up to `end`, too.
-struct PartOf {
+// The index of an element's matrix, -1 for none. That of the elements up to `end`, too.
+struct DimSlice {
   std::int64_t index, end;
 };
 
-__device__ __forceinline__ PartOf part_of(const PartTable& table, std::int64_t element) {
+__device__ __forceinline__ DimSlice part_of(const MatrixTable& table, std::int64_t element) {
   for (int r = 0; r < table.count; ++r) {
-    const PartTable::Run& run = table.runs[r];
+    const MatrixTable::Run& run = table.runs[r];
     if (element < run.begin) return {-1, run.begin};
     if (element >= run.end) continue;
     // A quotient below 2^53, one off at most; a division of 64 bits would take more registers than the kernels have.
@@ -60,24 +61,24 @@ __device__ __forceinline__ PartOf part_of(const PartTable& table, std::int64_t e
 }
 
 // That of the block's first element, in all of its threads. Has a barrier: loads come before it.
-__device__ __forceinline__ PartOf part_of_block(const PartTable& table, std::int64_t first, PartOf& shared) {
+__device__ __forceinline__ DimSlice part_of_block(const MatrixTable& table, std::int64_t first, DimSlice& shared) {
   if (threadIdx.x == 0) shared = part_of(table, first);
   __syncthreads();
   return shared;
 }
 
-// Raises the amaxes of parts to the magnitudes of a block's values. All kTileThreads threads call each function.
+// Raises the amaxes of matrices to the magnitudes of a block's values. All kTileThreads threads call each function.
 class PartMaxima {
  public:
   struct Memory {
-    PartOf part;
+    DimSlice matrix;
     std::uint32_t warps[32];
   };
 
   // Of a block that has elements [first, last).
-  __device__ __forceinline__ PartMaxima(const PartTable& table, float* amax, std::int64_t first, std::int64_t last,
+  __device__ __forceinline__ PartMaxima(const MatrixTable& table, float* amax, std::int64_t first, std::int64_t last,
                                         Memory& memory)
-      : table_(table), amax_(amax), memory_(memory), part_(part_of_block(table, first, memory.part)) {
+      : table_(table), amax_(amax), memory_(memory), part_(part_of_block(table, first, memory.matrix)) {
     alone_ = last <= part_.end;
     // Most blocks have no larger value than earlier ones, and write nothing.
     if (threadIdx.x == 0 && part_.index >= 0) before_ = size_bits(__ldcg(amax_ + part_.index));
@@ -105,10 +106,10 @@ class PartMaxima {
   }
 
  private:
-  const PartTable& table_;
+  const MatrixTable& table_;
   float* amax_;
   Memory& memory_;
-  PartOf part_;
+  DimSlice part_;
   bool alone_ = false;  // all elements are of part_
   std::uint32_t found_ = 0, before_ = 0;
 };

@@ -1,5 +1,5 @@
-#include "ops/quantize/parts.h"
-#include "ops/quantize/parts_cuda.cuh"
+#include "ops/quantize/matrices.h"
+#include "ops/quantize/matrices_cuda.cuh"
 
 namespace hawser::ops::cuda {
 
@@ -39,7 +39,7 @@ __device__ __forceinline__ void load_block(const X* x, std::int64_t first, std::
 
 template <class X, int N>
 __global__ void __launch_bounds__(kTileThreads)
-    amax_parts_kernel(const X* x, std::int64_t begin, std::int64_t end, const __grid_constant__ PartTable table,
+    amax_parts_kernel(const X* x, std::int64_t begin, std::int64_t end, const __grid_constant__ MatrixTable table,
                       float* amax) {
   __shared__ PartMaxima::Memory memory;
   const std::int64_t first = begin + blockIdx.x * kBlockElements<N>;
@@ -76,17 +76,17 @@ __device__ __forceinline__ void store_rounded(std::uint8_t* to, const Vec<float,
 template <class X, int N, __nv_fp8_interpretation_t kFormat>
 __global__ void __launch_bounds__(kTileThreads)
     quantize_parts_kernel(const X* x, const float* scales, std::uint8_t* q, std::int64_t begin, std::int64_t end,
-                          const __grid_constant__ PartTable table) {
-  __shared__ PartOf shared;
+                          const __grid_constant__ MatrixTable table) {
+  __shared__ DimSlice shared;
   const std::int64_t first = begin + blockIdx.x * kBlockElements<N>;
   Vec<X, N> loaded[kVectors];
   load_block<N>(x, first, end, loaded);
-  PartOf part = part_of_block(table, first, shared);
-  float inverse = part.index < 0 ? 0 : 1.0f / scales[part.index];
+  DimSlice matrix = part_of_block(table, first, shared);
+  float inverse = matrix.index < 0 ? 0 : 1.0f / scales[matrix.index];
   const auto seek = [&](std::int64_t element) {
-    if (element < part.end) return;
-    part = part_of(table, element);
-    inverse = part.index < 0 ? 0 : 1.0f / scales[part.index];
+    if (element < matrix.end) return;
+    matrix = part_of(table, element);
+    inverse = matrix.index < 0 ? 0 : 1.0f / scales[matrix.index];
   };
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
@@ -94,14 +94,14 @@ __global__ void __launch_bounds__(kTileThreads)
     if (at >= end) break;
     Vec<float, N> values = widen(loaded[k]);
     seek(at);
-    if (at + N <= min(part.end, end)) {
-      if (part.index < 0) values = {};
+    if (at + N <= min(matrix.end, end)) {
+      if (matrix.index < 0) values = {};
       store_rounded<N, kFormat>(q + at, values, inverse);
       continue;
     }
     for (int i = 0; i < N && at + i < end; ++i) {
       seek(at + i);
-      const Vec<float, 1> one = {part.index < 0 ? 0 : values.v[i]};
+      const Vec<float, 1> one = {matrix.index < 0 ? 0 : values.v[i]};
       store_rounded<1, kFormat>(q + at + i, one, inverse);
     }
   }
@@ -118,7 +118,7 @@ bool starts_at(const std::byte* data, std::int64_t bytes) {
 
 }  // namespace
 
-void amax_of_parts(const CudaNative& native, const AmaxOfParts& args) {
+void amax_of_matrices(const CudaNative& native, const AmaxOfMatrices& args) {
   const cudaStream_t stream = stream_of(native);
   if (args.amax.elements() == 0) return;
   HAWSER_CUDA_CHECK(cudaMemsetAsync(args.amax.raw(), 0, static_cast<std::size_t>(args.amax.bytes()), stream));
@@ -127,7 +127,7 @@ void amax_of_parts(const CudaNative& native, const AmaxOfParts& args) {
     constexpr int kWide = 16 / sizeof(X);
     const auto* const x = reinterpret_cast<const X*>(args.x.raw());
     float* const amax = args.amax.data<float>();
-    each_table(args.parts, args.x.elements(), [&](std::int64_t begin, std::int64_t end, const PartTable& table) {
+    each_table(args.matrices, args.x.elements(), [&](std::int64_t begin, std::int64_t end, const MatrixTable& table) {
       if (begin % kWide == 0 && starts_at(args.x.raw(), 16)) {
         amax_parts_kernel<X, kWide>
             <<<blocks_for<kWide>(end - begin), kTileThreads, 0, stream>>>(x, begin, end, table, amax);
@@ -138,7 +138,7 @@ void amax_of_parts(const CudaNative& native, const AmaxOfParts& args) {
   });
 }
 
-void quantize_parts(const CudaNative& native, const QuantizeParts& args) {
+void quantize_matrices(const CudaNative& native, const QuantizeMatrices& args) {
   const cudaStream_t stream = stream_of(native);
   const float* const scales = args.scales.data<float>();
   auto* const q = reinterpret_cast<std::uint8_t*>(args.q.raw());
@@ -148,7 +148,7 @@ void quantize_parts(const CudaNative& native, const QuantizeParts& args) {
     const auto* const x = reinterpret_cast<const X*>(args.x.raw());
     dispatch_fp8_format(args.q.dtype(), [&](auto format) {
       constexpr auto kFormat = decltype(format)::value;
-      each_table(args.parts, args.x.elements(), [&](std::int64_t begin, std::int64_t end, const PartTable& table) {
+      each_table(args.matrices, args.x.elements(), [&](std::int64_t begin, std::int64_t end, const MatrixTable& table) {
         if (begin % kWide == 0 && starts_at(args.x.raw(), 16) && starts_at(args.q.raw(), kWide)) {
           quantize_parts_kernel<X, kWide, kFormat>
               <<<blocks_for<kWide>(end - begin), kTileThreads, 0, stream>>>(x, scales, q, begin, end, table);

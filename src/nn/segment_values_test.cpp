@@ -1,47 +1,47 @@
-// How many values parameters have, and which are a segment's (nn/extent.h).
+// How many values parameters have, and which are a segment's (nn/granularity.h).
 #include <gtest/gtest.h>
 
-#include "nn/extent.h"
+#include "nn/granularity.h"
 
 namespace hawser::nn {
-namespace extent_parts_test {
+namespace segment_values_test {
 
-using Kind = Extent::Kind;
+using Kind = Granularity::Kind;
 
-TEST(Extent, OfExpertsHasOneValueForEachMatrix) {
+TEST(Granularity, OfExpertsHasOneValueForEachMatrix) {
   const Param experts = sliced_param("experts", {2 * 3, 5}, 0, {}, {}, true);
   Param param = experts;
   param.segments = {
-      {.name = "experts", .row = 0, .rows = 6, .global = {4, 3, 5}, .slice = {.dim = 0, .begin = 2, .extent = 2}}};
+      {.name = "experts", .row = 0, .rows = 6, .global = {4, 3, 5}, .slice = Slice{.dim = 0, .begin = 2, .size = 2}}};
   const Flat flat("f", {}, {param});
-  const ExtentPart rows = extent_parts(flat, {.kind = Kind::row}).front();
+  const SegmentValues rows = segment_values(flat, {.kind = Kind::row}).front();
   EXPECT_EQ(rows.shape, (Shape{2, 3}));
   EXPECT_EQ(rows.global, (Shape{4, 3}));
   EXPECT_EQ(rows.offset, (Shape{2, 0}));
-  EXPECT_EQ(extent_parts(flat, {.kind = Kind::column}).front().shape, (Shape{2, 5}));
-  EXPECT_EQ(extent_parts(flat, {.kind = Kind::matrix}).front().shape, (Shape{2}));
+  EXPECT_EQ(segment_values(flat, {.kind = Kind::column}).front().shape, (Shape{2, 5}));
+  EXPECT_EQ(segment_values(flat, {.kind = Kind::matrix}).front().shape, (Shape{2}));
   EXPECT_EQ(sum_count(flat, {.kind = Kind::matrix}), 4);
 }
 
 // The last rank of a vocabulary has a row of padding: as many values as the others.
-TEST(Extent, OfPaddingIsAsManyOnEveryRank) {
+TEST(Granularity, OfPaddingIsAsManyOnEveryRank) {
   for (const int part : {0, 1}) {
-    const PartOf rows{.begin = part * 4, .total = 7};
+    const DimSlice rows{.begin = part * 4, .total = 7};
     const Flat flat("f", {},
                     {sliced_param("head", {4, 5}, 0, rows, {}, true), sliced_param("bias", {4}, 0, rows, {}, false)});
     EXPECT_EQ(flat.params()[1].padding, part);
-    EXPECT_EQ(extent_count(flat, {.kind = Kind::row}, 128), 4 + 1) << part;
-    EXPECT_EQ(extent_count(flat, {.kind = Kind::column}, 128), 5 + 4) << part;
-    EXPECT_EQ(extent_count(flat, {.kind = Kind::matrix}, 128), 2) << part;
-    EXPECT_EQ(extent_parts(flat, {.kind = Kind::row})[1].first, 4) << part;
+    EXPECT_EQ(value_count(flat, {.kind = Kind::row}, 128), 4 + 1) << part;
+    EXPECT_EQ(value_count(flat, {.kind = Kind::column}, 128), 5 + 4) << part;
+    EXPECT_EQ(value_count(flat, {.kind = Kind::matrix}, 128), 2) << part;
+    EXPECT_EQ(segment_values(flat, {.kind = Kind::row})[1].first, 4) << part;
   }
 }
 
-TEST(Extent, OfBlocksRejectsWhatCutsOne) {
-  const Extent blocks{.kind = Kind::block, .block = 8};
+TEST(Granularity, OfBlocksRejectsWhatCutsOne) {
+  const Granularity blocks{.kind = Kind::block, .block = 8};
   const auto error_of = [&](const Param& param) -> std::string {
     try {
-      extent_count(Flat("f", {}, {param}), blocks, 128);
+      value_count(Flat("f", {}, {param}), blocks, 128);
     } catch (const InternalError& error) {
       return error.what();
     }
@@ -62,5 +62,5 @@ TEST(Extent, OfBlocksRejectsWhatCutsOne) {
   EXPECT_EQ(error_of(full_param("norm", {13}, {}, false)), "");
 }
 
-}  // namespace extent_parts_test
+}  // namespace segment_values_test
 }  // namespace hawser::nn
