@@ -63,5 +63,13 @@ TEST(Mixture, SharesMayChange) {
   EXPECT_EQ(after.at(first) - 100, sequence_of_set(3, 1, 100, at_change[1]));
 }
 
+TEST(Mixture, SharesChangeWithTheirFirstSequence) {
+  const std::vector<std::int64_t> sizes{10, 10};
+  const Mixture mixture(sizes, {{0, {1, 0}}, {5, {0, 1}}, {9, {1, 0}}}, 3);
+  std::vector<std::size_t> sets;
+  for (std::int64_t n = 0; n < 12; ++n) sets.push_back(set_of(mixture.at(n), sizes));
+  EXPECT_EQ(sets, (std::vector<std::size_t>{0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0}));
+}
+
 }  // namespace mixture_test
 }  // namespace hawser::batches

@@ -154,6 +154,8 @@ TEST_F(TextStreams, StopTextsEndItAndAreNotPartOfIt) {
     const Streamed unmet = stream(*tokenizer, none, ids, {"five six", "\n"});
     EXPECT_EQ(unmet.text, all) << "a possible start of a stop text is returned at the end";
     EXPECT_FALSE(unmet.stopped);
+    // What the first stop text may begin with is held, also if the last one may begin later.
+    EXPECT_EQ(stream(*tokenizer, none, ids, {"two three f", "three!"}).text, until("two three f"));
     // No part of a possible stop text is shown.
     std::string shown;
     for (const std::string& piece : stream(*tokenizer, none, ids, {"four five!"}).pieces) {

@@ -14,6 +14,7 @@ TEST(JsonText, AKeyIsRemovedAndAllElseStays) {
   EXPECT_EQ(without_key(object, "c"), "{\n \"a\" : [1, {\"b\": \"}\"}],\n \"b\": \"x\\\"}, \\\\\"\n}\n");
   EXPECT_EQ(without_key(object, "d"), object);
   EXPECT_EQ(without_key("{\"a\":null}", "a"), "{}");
+  EXPECT_EQ(without_key("{\"a\":1, \"b\":2}", "b"), "{\"a\":1}");
   EXPECT_EQ(without_key("{}", "a"), "{}");
   EXPECT_EQ(without_key("{\"\\u0061\": 1, \"b\": 2}", "a"), "{\"b\": 2}");
 }

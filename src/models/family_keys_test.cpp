@@ -227,6 +227,8 @@ TEST(FamilyKeys, ConfigRoundTrip) {
                         "beta_slow": 2, "attention_factor": 1.5, "truncate": false})";
   const std::pair<const char*, std::string> cases[] = {
       {"llama", cat(R"({"attention_bias": true, "mlp_bias": true, )", yarn, "}")},
+      {"llama", R"({"rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 100,
+                                     "attention_factor": 0.5}})"},
       {"mistral", R"({"sliding_window": 9, "num_key_value_heads": 2})"},
       {"mistral", R"({"sliding_window": null, "head_dim": 12})"},
       {"mixtral", R"({"sliding_window": 5, "num_local_experts": 5, "router_aux_loss_coef": 0.3,
@@ -256,6 +258,7 @@ TEST(FamilyKeys, ConfigRoundTrip) {
     EXPECT_EQ(windows(again), windows(d));
     EXPECT_EQ(again.ropes.back().head_dim, d.ropes.back().head_dim);
     EXPECT_EQ(again.ropes.back().truncate, d.ropes.back().truncate);
+    EXPECT_EQ(again.ropes.back().attention_factor, d.ropes.back().attention_factor);
     EXPECT_EQ(again.blocks[0].attention.rope_scale, d.blocks[0].attention.rope_scale);
     for (std::size_t b = 0; b < d.blocks.size(); ++b) {
       EXPECT_EQ(again.blocks[b].moe.has_value(), d.blocks[b].moe.has_value());

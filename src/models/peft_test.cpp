@@ -131,6 +131,10 @@ TEST(Peft, ExportedAdaptersAreReadBesideTheBase) {
   const auto plain = load_model(path);
   export_folder(folder.path("merged"), *plain, merge_adapters(*model, source),
                 {.stored = DType::f32, .config = read_file(path + "/config.json")});
+  export_folder(folder.path("merged-in-pieces"), *plain, merge_adapters(*model, source),
+                {.stored = DType::f32, .config = read_file(path + "/config.json"), .piece_elements = 40});
+  EXPECT_TRUE(read_file(folder.path("merged-in-pieces") + "/model.safetensors") ==
+              read_file(folder.path("merged") + "/model.safetensors"));
   auto merged = open_weights(folder.path("merged"));
   const auto tensor = [&](checkpoint::SafetensorsFolder& from, const std::string& name) {
     const Storage out(*device, DType::f32, {from.find(name)->shape.elements()});

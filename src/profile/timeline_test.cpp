@@ -162,6 +162,19 @@ TEST(TimelineSummary, SlowdownDuringCommunication) {
   EXPECT_EQ(got.families[1].slowdown, 0);
 }
 
+// The same kernel in three blocks: 40 and 60 alone, 100 during a transfer.
+TEST(TimelineSummary, SlowdownComparesMeansOfTheSameWork) {
+  RankTimeline timeline{
+      .lanes = {"compute", "gather"},
+      .instructions = {"forward block 0 mlp", "forward block 1 mlp", "forward block 2 mlp", "gather block 1"}};
+  timeline.spans = {span(0, 0, 40, 0, 0, "nvjet", "gemm"), span(0, 1000, 1060, 1, 1, "nvjet", "gemm"),
+                    span(0, 2000, 2100, 2, 2, "nvjet", "gemm"), span(1, 1990, 2110, 3, 3, "copy", "all_gather", true)};
+  put_in_order(timeline);
+  const TimelineSummary got = summarize(timeline);
+  ASSERT_EQ(got.families.size(), 1u);
+  EXPECT_NEAR(got.families[0].slowdown, 100.0 / 50, 1e-9);
+}
+
 TEST(TimelineSummary, TextHasEveryRank) {
   RankTimeline second = two_streams();
   second.rank = 4;

@@ -19,6 +19,13 @@ TEST(EarlyStopping, CountsEvaluationsWithoutImprovement) {
   EXPECT_EQ(stopping.text(), "no lower validation loss in 2 evaluations; the lowest was 1.9000, after step 30");
 }
 
+TEST(EarlyStopping, AnEqualLossIsNoImprovement) {
+  EarlyStopping stopping(2, kAllSets);
+  for (const int step : {0, 10, 20}) stopping.validated(step, 2);
+  EXPECT_TRUE(stopping.now());
+  EXPECT_EQ(stopping.text(), "no lower validation loss in 2 evaluations; the lowest was 2.0000, before training");
+}
+
 TEST(EarlyStopping, CountsTheLossBeforeTraining) {
   EarlyStopping stopping(1, kAllSets);
   StepMetrics first;

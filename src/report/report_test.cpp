@@ -442,6 +442,18 @@ TEST(Progress, PlainLinesKeepToLogEvery) {
   EXPECT_EQ(plain_steps(written({.total = 20}, steps)), (std::vector<std::int64_t>{1, 10}));
 }
 
+// The first step takes long; from the second on the time left is that of later steps.
+TEST(Progress, TheTimeLeftForgetsTheFirstStep) {
+  const std::string text = written({.total = 101, .plain_seconds = 0}, [](Progress& progress) {
+    for (int step = 1; step <= 2; ++step) {
+      StepMetrics metrics = metrics_of(step);
+      metrics.step_seconds = step == 1 ? 100 : 1;
+      progress.step(metrics);
+    }
+  });
+  EXPECT_NE(text.find("ETA 1m 39s"), std::string::npos) << text;
+}
+
 TEST(Progress, PlainLinesOfALongRunAreFew) {
   double at = 0;
   int lines = 0;
