@@ -4,8 +4,9 @@
 namespace hawser {
 
 enum class Domain {
-  sliced,      // tensor-parallel ranks have different slices of it; without tensor parallelism every parameter is such
-  replicated,  // tensor-parallel ranks have equal copies: norms, biases of row-parallel Linears
+  sliced,      // Shard(dim): tensor-parallel ranks have different slices of it; without tensor parallelism, every
+               // parameter
+  replicated,  // Replicate: tensor-parallel ranks have equal copies: norms, biases of row-parallel Linears
   expert,      // expert-parallel ranks have different experts; tensor-parallel ranks have equal copies, or different
                // experts, too (comm::MeshSizes::expert_over_tensor)
   kv_copies,  // like sliced, but consecutive tensor-parallel ranks have equal slices: K and V with fewer key-value heads

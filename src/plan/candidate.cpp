@@ -31,11 +31,11 @@ int Schedule::in_flight(int stages, int micro_batches) const {
   return static_cast<int>(most);
 }
 
-Candidate candidate_of(const Recipe& recipe, Parallelism split, int blocks) {
-  Candidate out{.split = std::move(split)};
+Candidate candidate_of(const Recipe& recipe, Parallelism parallelism, int blocks) {
+  Candidate out{.parallelism = std::move(parallelism)};
   for (int block = 0; block < blocks; ++block) {
     out.blocks.push_back({.checkpointing = checkpointing_of(recipe.memory, block),
-                          .delay_weight_gradients = out.split.schedule.delays_weights});
+                          .delay_weight_gradients = out.parallelism.schedule.delays_weights});
   }
   return out;
 }

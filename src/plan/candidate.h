@@ -3,8 +3,8 @@
 // Memory and time of a candidate come from planning it (Forecaster::forecast); estimates only decide which ones are
 // planned.
 //
-// All else of a layout follows from the recipe and the split (layout_choices), also the implementation of each seam
-// (make_seams): a planner that chooses such a thing varies a key of the recipe.
+// All else of a layout follows from the recipe and the parallelism (layout_choices), also the implementation of each
+// seam (make_seams): a planner that chooses such a thing varies a key of the recipe.
 #pragma once
 
 #include <compare>
@@ -29,7 +29,7 @@ struct BlockPolicy {
 enum class StatePlace { device, host };
 
 struct Candidate {
-  Parallelism split;
+  Parallelism parallelism;
   std::vector<BlockPolicy> blocks;         // by block; of a model with fewer blocks the first ones
   StatePlace state = StatePlace::device;   // of flats that train: master weights and the optimizer's slots
   StatePlace frozen = StatePlace::device;  // of frozen weights; on the host they are loaded before each use
@@ -38,15 +38,16 @@ struct Candidate {
 };
 
 // The choices that a recipe makes; memory.activation_checkpointing: auto as none.
-Candidate candidate_of(const Recipe& recipe, Parallelism split, int blocks);
+Candidate candidate_of(const Recipe& recipe, Parallelism parallelism, int blocks);
 
-// Sets policies and places of the choices that layout_choices() returns for the candidate's split.
+// Sets policies and places of the choices that layout_choices() returns for the candidate's parallelism.
 void apply(const Candidate& candidate, const models::Model& model, LayoutChoices& choices);
 
-// The model as a rank of a split has it: its slices of tensors and its experts, with the first `blocks` blocks. All
-// ranks of a split have the same layers. The planner calls it for splits and numbers of blocks that differ from the
+// The model as a rank has it: its slices of tensors and its experts, with the first `blocks` blocks. All
+// ranks have the same layers. The planner calls it for parallelisms and numbers of blocks that differ from the
 // run's.
-using ModelOf = std::function<std::shared_ptr<const models::Model>(const Parallelism& split, int rank, int blocks)>;
+using ModelOf =
+    std::function<std::shared_ptr<const models::Model>(const Parallelism& parallelism, int rank, int blocks)>;
 // Of a model that all ranks have as it is, which the function borrows. One of fewer blocks has the layers of its
 // description.
 ModelOf same_on_all_ranks(const models::Model& model);

@@ -25,7 +25,7 @@ constexpr int kMaxNeighbours = 64, kNeighbourBlocks = 768;
 
 class Forecaster::Choice {
  public:
-  // `base`: the split, and the place of the state.
+  // `base`: the parallelism, and the place of the state.
   Choice(const Forecaster& on, const Recipe& recipe, const Candidate& base)
       : on_(on),
         blocks_(on.model_.blocks()),
@@ -35,7 +35,7 @@ class Forecaster::Choice {
         short_(on.shortened(recipe, base, micro_batches_)) {}
 
   Forecast run() {
-    const auto model = on_.choices_.model(base_.split, 0, blocks_);
+    const auto model = on_.choices_.model(base_.parallelism, 0, blocks_);
     std::vector<PolicyCandidate> candidates =
         list_policy_candidates(on_.layout_of(short_, base_, *model), *model, on_.choices_.offload);
     for (PolicyCandidate& candidate : candidates) {

@@ -85,16 +85,17 @@ std::vector<const RankPlan*> pointers(const std::vector<RankPlan>& plans) {
 }  // namespace
 
 Candidate Forecaster::candidate_of(const Recipe& recipe) const {
-  Parallelism split = choices_.split ? choices_.split(recipe, world_) : split_of(recipe, world_);
-  return plan::candidate_of(recipe, std::move(split), model_.blocks());
+  Parallelism parallelism =
+      choices_.parallelism ? choices_.parallelism(recipe, world_) : parallelism_of(recipe, world_);
+  return plan::candidate_of(recipe, std::move(parallelism), model_.blocks());
 }
 
 Layout Forecaster::layout_of(const Recipe& recipe, const Candidate& candidate) const {
-  return layout_of(recipe, candidate, *choices_.model(candidate.split, 0, model_.blocks()));
+  return layout_of(recipe, candidate, *choices_.model(candidate.parallelism, 0, model_.blocks()));
 }
 
 Layout Forecaster::layout_of(const Recipe& recipe, const Candidate& candidate, const models::Model& model) const {
-  LayoutChoices choices = layout_choices(recipe, model, candidate.split, compute_dtype(recipe.precision, target_),
+  LayoutChoices choices = layout_choices(recipe, model, candidate.parallelism, compute_dtype(recipe.precision, target_),
                                          threads_, target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
   apply(candidate, model, choices);
   if (choices_.complete) choices_.complete(choices, model);
@@ -113,7 +114,7 @@ int Forecaster::period(const Recipe& recipe, const Candidate& candidate) const {
   const int stages = Forecaster::stages(candidate);
   const int micro_batches = layout_of(recipe, candidate).micro_batches;
   if (micro_batches <= 2 * stages) return stages;
-  const auto in_flight = [&](int of) { return candidate.split.schedule.in_flight(stages, of); };
+  const auto in_flight = [&](int of) { return candidate.parallelism.schedule.in_flight(stages, of); };
   const int most = in_flight(2 * stages);
   return in_flight(4 * stages) > most ? micro_batches : static_cast<int>(round_up(most, stages));
 }
@@ -202,7 +203,7 @@ Forecast Forecaster::forecast(const Recipe& recipe, const Candidate& candidate, 
                               std::int64_t max_needed) const {
   const auto start = std::chrono::steady_clock::now();
   Forecast out{.candidate = candidate,
-               .layout = layout_of(recipe, candidate, *choices_.model(candidate.split, 0, blocks)),
+               .layout = layout_of(recipe, candidate, *choices_.model(candidate.parallelism, 0, blocks)),
                .stages = {},
                .capacity = capacity_,
                .host = host_memory_of(target_, machine_, world_),
@@ -211,7 +212,7 @@ Forecast Forecaster::forecast(const Recipe& recipe, const Candidate& candidate, 
   std::vector<int> ranks;
   for (const RankClass& of_stage : rank_classes(out.layout.mesh)) {
     const std::int64_t overhead = overhead_of(target_, out.layout.mesh, static_cast<int>(plans.size()));
-    const std::shared_ptr<const models::Model> of_rank = choices_.model(candidate.split, of_stage.first, blocks);
+    const std::shared_ptr<const models::Model> of_rank = choices_.model(candidate.parallelism, of_stage.first, blocks);
     const models::Model& model = *of_rank;
     plans.push_back(
         plan_rank(model, out.layout, step::Purpose::train, of_stage.first, false, placing, max_needed - overhead));

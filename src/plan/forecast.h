@@ -107,8 +107,8 @@ using CompleteChoices = std::function<void(LayoutChoices&, const models::Model&)
 
 // What the planner needs for choices that recipes have no keys for yet: tests fill it.
 struct Choices {
-  // How ranks divide the model. Null: split_of the recipe.
-  std::function<Parallelism(const Recipe&, int world)> split;
+  // How ranks divide the model. Null: parallelism_of the recipe.
+  std::function<Parallelism(const Recipe&, int world)> parallelism;
   ModelOf model;             // null: same_on_all_ranks
   CompleteChoices complete;  // null: nothing
   // What is varied besides keys, by suggestions() and, if checkpointing is auto, by forecast(): offload of the blocks'
@@ -117,9 +117,10 @@ struct Choices {
   bool offload = false;
   bool state_on_host = false;
   bool weights_on_host = false;
-  // suggestions() only: other splits over as many ranks. forecast() has that of `split` and does not look at these; to
-  // choose among splits, compare the forecasts of one Candidate each, or of a Forecaster each. Null: none.
-  std::function<std::vector<Parallelism>(const Recipe&, int world)> splits;
+  // suggestions() only: other parallelisms over as many ranks. forecast() has that of `parallelism` and does not look
+  // at these; to choose among parallelisms, compare the forecasts of one Candidate each, or of a Forecaster each. Null:
+  // none.
+  std::function<std::vector<Parallelism>(const Recipe&, int world)> parallelisms;
   // The changes that name what `to` has and a recipe cannot say. Needed by suggestions of it.
   std::function<std::vector<Change>(const Candidate& to)> changes;
 };
@@ -161,7 +162,7 @@ class Forecaster {
   Layout layout_of(const Recipe& recipe, const Candidate& candidate, const models::Model& model) const;
   // The recipe with at most `micro_batches` micro-batches per step.
   Recipe shortened(const Recipe& recipe, const Candidate& candidate, int micro_batches) const;
-  // Policies of the blocks, and places of the state if Choices say so; the split is that of `base`.
+  // Policies of the blocks, and places of the state if Choices say so; the parallelism is that of `base`.
   Forecast choose(const Recipe& recipe, const Candidate& base) const;
   // A forecast from the plans of P and of 2 P micro-batches, P = period(): P further ones take as long as the second P.
   Forecast extrapolated(const Recipe& recipe, const Candidate& candidate) const;
@@ -174,7 +175,7 @@ class Forecaster {
     return forecast(recipe, candidate, model_.blocks(), placing, max_needed);
   }
 
-  static int stages(const Candidate& candidate) { return candidate.split.mesh.pipeline; }
+  static int stages(const Candidate& candidate) { return candidate.parallelism.mesh.pipeline; }
   // Micro-batches after which a schedule repeats itself: a multiple of the stages, and at least those in flight. If a
   // longer step has more in flight, as with GPipe, all of the step.
   int period(const Recipe& recipe, const Candidate& candidate) const;

@@ -212,17 +212,17 @@ void check_fp8_sizes(const models::Model& model, const Recipe& recipe) {
 
 }  // namespace
 
-Parallelism split_of(const Recipe& recipe, int world) {
+Parallelism parallelism_of(const Recipe& recipe, int world) {
   const ParallelRecipe& p = recipe.parallel;
-  Parallelism split{
+  Parallelism parallelism{
       .mesh = comm::mesh_sizes(world / p.pipeline_parallel_degree, p.hybrid_shard_degree, p.context_parallel_degree)};
-  split.mesh.pipeline = p.pipeline_parallel_degree;
-  return split;
+  parallelism.mesh.pipeline = p.pipeline_parallel_degree;
+  return parallelism;
 }
 
 LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                              DeviceKind device) {
-  return layout_choices(recipe, model, split_of(recipe, world), compute, threads, device);
+  return layout_choices(recipe, model, parallelism_of(recipe, world), compute, threads, device);
 }
 
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
@@ -230,17 +230,17 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   return derive(layout_choices(recipe, model, world, compute, threads, device), model);
 }
 
-LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, const Parallelism& split, DType compute,
-                             int threads, DeviceKind device) {
-  LayoutChoices choices{split};
+LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, const Parallelism& parallelism,
+                             DType compute, int threads, DeviceKind device) {
+  LayoutChoices choices{parallelism};
   choices.device = device;
   choices.reduce_dtype = choices.kv_reduce_dtype = default_reduce_dtype(device, compute);
   const ParallelRecipe& p = recipe.parallel;
-  if (split.mesh.pipeline > 1) choices.forward_micro_batches = kForwardPerStage * split.mesh.pipeline;
+  if (parallelism.mesh.pipeline > 1) choices.forward_micro_batches = kForwardPerStage * parallelism.mesh.pipeline;
   choices.compute = compute;
   choices.threads = threads;
-  choices.batch_sizes = batches::batch_sizes(packing_of(recipe.data), recipe.train.micro_batch_size, split.mesh.context,
-                                             p.context_chunks);
+  choices.batch_sizes = batches::batch_sizes(packing_of(recipe.data), recipe.train.micro_batch_size,
+                                             parallelism.mesh.context, p.context_chunks);
   if (device == DeviceKind::cuda && choices.batch_sizes.context > 1) choices.head_groups = kCudaHeadGroups;
   choices.micro_batches = static_cast<int>(std::max<std::int64_t>(
       1, ceil_div(recipe.train.global_batch_size, choices.data_ranks() * choices.batch_sizes.sequences)));

@@ -156,16 +156,16 @@ constexpr int kForwardPerStage = 4;
 LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                              DeviceKind device = DeviceKind::cpu);
 
-// The same with other ranks than those of the recipe's keys. `model`: as a rank of the split has it.
-LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, const Parallelism& split, DType compute,
-                             int threads, DeviceKind device);
+// The same with other ranks than those of the recipe's keys. `model`: as a rank has it.
+LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, const Parallelism& parallelism,
+                             DType compute, int threads, DeviceKind device);
 
 // The layout of the recipe's choices.
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                    DeviceKind device = DeviceKind::cpu);
 
-// The split of the recipe's keys. With pipeline stages the caller sets the partition.
-Parallelism split_of(const Recipe& recipe, int world);
+// The parallelism of the recipe's keys. With pipeline stages the caller sets the partition.
+Parallelism parallelism_of(const Recipe& recipe, int world);
 
 // run.deterministic if it is set; otherwise true on the CPU and false on CUDA, where it costs time and, in attention's
 // backward, memory quadratic in the length, and supports no lengths beyond ops::kDeterministicBytes.

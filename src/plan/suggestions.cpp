@@ -27,7 +27,7 @@ struct SearchSettings {
   bool automatic = false;  // checkpointing is auto; otherwise as in the recipe
   // What no key says: Choices.
   StatePlace state = StatePlace::device, weights = StatePlace::device;
-  std::shared_ptr<const Parallelism> split;  // null: that of the recipe
+  std::shared_ptr<const Parallelism> parallelism;  // null: that of the recipe
 };
 
 namespace {
@@ -179,10 +179,10 @@ class Forecaster::Search {
 
   // As the recipe says, but for what no key says.
   void find_other_splits() {
-    if (!on_.choices_.splits) return;
-    for (Parallelism& split : on_.choices_.splits(on_.recipe_, on_.world_)) {
+    if (!on_.choices_.parallelisms) return;
+    for (Parallelism& parallelism : on_.choices_.parallelisms(on_.recipe_, on_.world_)) {
       SearchSettings s = settings_of(on_.recipe_);
-      s.split = std::make_shared<const Parallelism>(std::move(split));
+      s.parallelism = std::make_shared<const Parallelism>(std::move(parallelism));
       try_places(s);
     }
   }
@@ -198,7 +198,7 @@ class Forecaster::Search {
 
   Candidate candidate_of(const SearchSettings& s) const {
     const Recipe recipe = with(on_.recipe_, s);
-    Candidate out = s.split ? plan::candidate_of(recipe, *s.split, blocks_) : on_.candidate_of(recipe);
+    Candidate out = s.parallelism ? plan::candidate_of(recipe, *s.parallelism, blocks_) : on_.candidate_of(recipe);
     out.state = s.state;
     out.weights = s.weights;
     return out;
@@ -247,7 +247,7 @@ class Forecaster::Search {
     s.automatic = true;
     const Recipe recipe = with(on_.recipe_, s);
     Candidate uniform = candidate_of(s);
-    const auto model = on_.choices_.model(uniform.split, 0, blocks_);
+    const auto model = on_.choices_.model(uniform.parallelism, 0, blocks_);
     std::vector<PolicyCandidate> candidates =
         list_policy_candidates(on_.layout_of(recipe, uniform, *model), *model, on_.choices_.offload);
     for (PolicyCandidate& candidate : candidates) {
@@ -266,7 +266,8 @@ class Forecaster::Search {
   }
 
   void add(const SearchSettings& s, const Sketch& sketch) {
-    if (!s.split && s.state == StatePlace::device && (!least_ || sketch.needed < static_cast<double>(least_->needed))) {
+    if (!s.parallelism && s.state == StatePlace::device &&
+        (!least_ || sketch.needed < static_cast<double>(least_->needed))) {
       Recipe recipe = with(on_.recipe_, s);
       least_ =
           Suggestion{.changes = changes_between(on_.recipe_, recipe), .recipe = std::move(recipe), .candidate = {}};
@@ -275,7 +276,7 @@ class Forecaster::Search {
     // An estimate may be off by a little; the complete plan decides.
     if (sketch.needed > 1.03 * static_cast<double>(on_.capacity_)) return;
     std::vector<Change> changes = changes_between(on_.recipe_, with(on_.recipe_, s));
-    if (!changes.empty() || s.split || s.state == StatePlace::host) {
+    if (!changes.empty() || s.parallelism || s.state == StatePlace::host) {
       tried_.push_back({s, sketch, std::move(changes)});
     }
   }
@@ -301,7 +302,8 @@ class Forecaster::Search {
   }
 
   static bool repeats(const Tried& candidate, const std::vector<Suggestion>& suggestions) {
-    if (candidate.settings.split || candidate.settings.state == StatePlace::host) return false;  // no key names it
+    if (candidate.settings.parallelism || candidate.settings.state == StatePlace::host)
+      return false;  // no key names it
     return std::any_of(suggestions.begin(), suggestions.end(), [&](const Suggestion& suggestion) {
       return std::all_of(suggestion.changes.begin(), suggestion.changes.end(), [&](const Change& change) {
         return std::any_of(candidate.changes.begin(), candidate.changes.end(),

@@ -81,16 +81,17 @@ void fill_tensor_seams(plan::LayoutChoices& layout) {
 
 // A tensor-parallel and a pipeline filling: the models of ranks, and what completes their layouts.
 Choices fillings(const models::Model& model) {
-  return {.model = [&model](const Parallelism& split, int rank, int blocks) -> std::shared_ptr<const models::Model> {
-            if (split.mesh.tensor == 1) return plan::same_on_all_ranks(model)(split, rank, blocks);
-            return sliced(model.description(), comm::coordinate_of(rank, split.mesh).tensor, blocks);
-          },
-          .complete =
-              [](plan::LayoutChoices& layout, const models::Model&) {
-                fill_tensor_seams(layout);
-                if (layout.partition.stages == 1) return;
-                layout.schedule.passes = testing::one_forward_one_backward_of(layout.partition.stages);
-              }};
+  return {
+      .model = [&model](const Parallelism& parallelism, int rank, int blocks) -> std::shared_ptr<const models::Model> {
+        if (parallelism.mesh.tensor == 1) return plan::same_on_all_ranks(model)(parallelism, rank, blocks);
+        return sliced(model.description(), comm::coordinate_of(rank, parallelism.mesh).tensor, blocks);
+      },
+      .complete =
+          [](plan::LayoutChoices& layout, const models::Model&) {
+            fill_tensor_seams(layout);
+            if (layout.partition.stages == 1) return;
+            layout.schedule.passes = testing::one_forward_one_backward_of(layout.partition.stages);
+          }};
 }
 
 TEST(Candidates, OfTensorSlicesNeedWhatTheirModelNeeds) {
@@ -98,7 +99,7 @@ TEST(Candidates, OfTensorSlicesNeedWhatTheirModelNeeds) {
   const Recipe recipe = recipe_of(2);
   const plan::Forecaster planner = forecaster(recipe, whole, 2, target_of(), fillings(whole));
   Candidate candidate = planner.candidate();
-  candidate.split = tensor_split();
+  candidate.parallelism = tensor_split();
   const plan::Forecast f = planner.forecast(candidate);
   ASSERT_EQ(f.stages.size(), 1u);
   EXPECT_EQ(f.layout.micro_batches, 2);  // both ranks have the same sequences
@@ -131,11 +132,11 @@ TEST(Candidates, OfStagesNeedWhatTheirPlansNeed) {
   const Recipe recipe = recipe_of(4);
   const plan::Forecaster planner = forecaster(recipe, model, 2, target_of(), fillings(model));
   Candidate candidate = planner.candidate();
-  candidate.split = {.mesh = {.pipeline = 2}, .partition = {.stages = 2, .ends = {3, 4}}};
+  candidate.parallelism = {.mesh = {.pipeline = 2}, .partition = {.stages = 2, .ends = {3, 4}}};
   const plan::Forecast f = planner.forecast(candidate);
   ASSERT_EQ(f.stages.size(), 2u);
   plan::LayoutChoices layout = plan::layout_choices(recipe, model, 1, DType::bf16, 1, DeviceKind::cuda);
-  layout.partition = candidate.split.partition;
+  layout.partition = candidate.parallelism.partition;
   layout.schedule.passes = testing::one_forward_one_backward_of(2);
   const auto plans = plan::plan_stages(model, plan::derive(layout, model), step::Purpose::train, 0, true);
   for (std::size_t s = 0; s < 2; ++s) EXPECT_EQ(f.stages[s].costs.total_bytes, plans[s].bytes()) << s;
@@ -364,7 +365,7 @@ TEST(Candidates, OfSchedulesArePricedAndChosen) {
   const models::Model model(testing::llama_description(
       {.width = 32, .heads = 4, .kv_heads = 2, .head_dim = 8, .inner = 48, .vocabulary = 16, .blocks = 4}));
   const Recipe recipe = staged_recipe(9);
-  Choices choices{.split = [](const Recipe&, int) { return staged(one_forward_one_backward()); }};
+  Choices choices{.parallelism = [](const Recipe&, int) { return staged(one_forward_one_backward()); }};
   const auto planner = [&](const Recipe& of) {
     return plan::Forecaster(of, model, kStages, constant_costs(), {.cores = 4, .memory = std::int64_t{1} << 50}, 1,
                             choices);
@@ -392,19 +393,19 @@ TEST(Candidates, OfSchedulesArePricedAndChosen) {
   EXPECT_NE(before.needed(), after.needed());
 
   // The planner suggests it, and keeps it as it chooses policies.
-  choices.splits = [](const Recipe&, int) {
+  choices.parallelisms = [](const Recipe&, int) {
     return std::vector<Parallelism>{staged(all_forward_first()), staged(zero_bubble())};
   };
   choices.changes = [](const Candidate& to) {
-    return std::vector<plan::Change>{{"parallel.pipeline_schedule", to.split.schedule.name}};
+    return std::vector<plan::Change>{{"parallel.pipeline_schedule", to.parallelism.schedule.name}};
   };
   const std::vector<plan::Suggestion> suggestions = planner(recipe).suggestions(3);
   ASSERT_FALSE(suggestions.empty());
-  EXPECT_EQ(suggestions.front().candidate.split.schedule.name, "ZB-H1");
+  EXPECT_EQ(suggestions.front().candidate.parallelism.schedule.name, "ZB-H1");
   EXPECT_NEAR(suggestions.front().tokens_per_second, after.tokens_per_second, 1e-9 * after.tokens_per_second);
   Recipe automatic = recipe;
   automatic.memory.activation_checkpointing = Checkpointing::automatic;
-  choices.split = [](const Recipe&, int) { return staged(zero_bubble()); };
+  choices.parallelism = [](const Recipe&, int) { return staged(zero_bubble()); };
   const plan::Forecast chosen = planner(automatic).forecast();
   EXPECT_TRUE(chosen.chosen);
   for (const plan::BlockPolicy& block : chosen.candidate.blocks) EXPECT_TRUE(block.delay_weight_gradients);
@@ -420,7 +421,7 @@ TEST(Candidates, OfSchedulesThatKeepAllMicroBatchesArePlannedWithAll) {
   Recipe recipe = staged_recipe(17);
   const auto needed = [&](const plan::Schedule& schedule) {
     const plan::Forecaster planner = forecaster(recipe, model, kStages, target_of(),
-                                                {.split = [&](const Recipe&, int) { return staged(schedule); }});
+                                                {.parallelism = [&](const Recipe&, int) { return staged(schedule); }});
     return planner.forecast().needed();
   };
   const std::int64_t all = needed(all_forward_first());
@@ -435,10 +436,11 @@ std::vector<plan::Change> name_changes(const Candidate& to) {
   if (std::ranges::any_of(to.blocks, &plan::BlockPolicy::offload)) {
     changes.push_back({"memory.activation_offload", "true"});
   }
-  if (to.split.mesh.pipeline > 1) {
-    changes.push_back({"parallel.pipeline_parallel_degree", cat(to.split.mesh.pipeline)});
+  if (to.parallelism.mesh.pipeline > 1) {
+    changes.push_back({"parallel.pipeline_parallel_degree", cat(to.parallelism.mesh.pipeline)});
   }
-  if (to.split.mesh.tensor > 1) changes.push_back({"parallel.tensor_parallel_degree", cat(to.split.mesh.tensor)});
+  if (to.parallelism.mesh.tensor > 1)
+    changes.push_back({"parallel.tensor_parallel_degree", cat(to.parallelism.mesh.tensor)});
   return changes;
 }
 
@@ -449,7 +451,7 @@ TEST(Candidates, SuggestionsNameWhatNoRecipeSays) {
   Choices choices = fillings(model);
   choices.changes = name_changes;
   choices.state_on_host = true;
-  choices.splits = [](const Recipe&, int) {
+  choices.parallelisms = [](const Recipe&, int) {
     return std::vector<Parallelism>{tensor_split(),
                                     {.mesh = {.pipeline = 2}, .partition = {.stages = 2, .ends = {2, 4}}}};
   };

@@ -131,21 +131,22 @@ TEST(HostMemory, OfTensorRanksAndStagesIsTheSumOfTheirPlans) {
         testing::half_of(model.description(), comm::coordinate_of(rank, mesh).tensor, {.vocabulary = true}),
         nn::FlatSpecOf([](const nn::Param& param) { return param.flat; }));
   };
-  plan::Choices choices{.split =
-                            [](const Recipe&, int) {
-                              return plan::Parallelism{.mesh = {.tensor = 2, .shard = 2, .pipeline = 3},
-                                                       .partition = {.stages = 3, .ends = {2, 3, 4}}};
-                            },
-                        .model = [&](const plan::Parallelism& split, int rank, int) { return part(rank, split.mesh); },
-                        .complete =
-                            [](plan::LayoutChoices& layout, const models::Model& of) {
-                              put_state_on_host(layout, of);
-                              layout.schedule.passes = testing::one_forward_one_backward_of(3);
-                              layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-                                seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
-                                seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
-                              };
-                            }};
+  plan::Choices choices{
+      .parallelism =
+          [](const Recipe&, int) {
+            return plan::Parallelism{.mesh = {.tensor = 2, .shard = 2, .pipeline = 3},
+                                     .partition = {.stages = 3, .ends = {2, 3, 4}}};
+          },
+      .model = [&](const plan::Parallelism& parallelism, int rank, int) { return part(rank, parallelism.mesh); },
+      .complete =
+          [](plan::LayoutChoices& layout, const models::Model& of) {
+            put_state_on_host(layout, of);
+            layout.schedule.passes = testing::one_forward_one_backward_of(3);
+            layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
+              seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
+              seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
+            };
+          }};
   const plan::Forecast f =
       plan::Forecaster(recipe_of(4), model, 12, target_of(5, 0), {}, 1, std::move(choices)).forecast();
   std::vector<std::int64_t> machines(3);

@@ -18,14 +18,16 @@
 //   }
 //   sum->finish();                                                 // y = residual + both ranks' parts of these 4 rows
 //
-//                       column-parallel Linear (QKV, gate, up, head)    row-parallel Linear (output, down)
-//   slice of W          rows                                            columns
-//   forward             gather x                                        sum y
-//   backward            gather x for dW, sum dx                         gather dy
+// In DTensor's words, over the tensor ranks:
 //
-// Without sequence parallelism all tensor ranks have all rows: gather is the identity, and sum an all-reduce. With it
-// (Megatron-LM, arXiv 2205.05198) the rows of the residual are divided: gather is an all-gather, and sum a
-// reduce-scatter. Tensor rank i has the rows [i * residual, (i + 1) * residual) of RowCounts::full.
+//                column-parallel Linear (QKV, gate, up, head)    row-parallel Linear (output, down)
+//   W            Shard(0): a slice of its rows                   Shard(1): a slice of its columns
+//   forward      gather x: Shard(0) -> Replicate                 sum y: Partial -> Shard(0)
+//   backward     gather x again for dW, sum dx                   gather dy
+//
+// So with sequence parallelism (Megatron-LM, arXiv 2205.05198) the rows of the residual are divided, gather is an
+// all-gather, and sum a reduce-scatter. Tensor rank i has the rows [i * residual, (i + 1) * residual) of
+// RowCounts::full. Without it the residual is Replicate: gather is the identity, and sum an all-reduce.
 //
 // The seam decides how many pieces there are, so that the communication of one can overlap the GEMM of another. Each
 // full row is in one piece. All ranks have equally many pieces, and piece p has equally many rows on all of them, which

@@ -13,7 +13,7 @@
 namespace hawser {
 namespace context_exchange_test {
 
-using Parallelism = batches::SequenceSplit;
+using Split = batches::SequenceSplit;
 
 enum class Exchange { all_gather, ring };  // between ranks with different rows of the same heads
 
@@ -22,7 +22,7 @@ struct ContextCase {
   Exchange exchange = Exchange::ring;
   nn::SavePolicy policy = {};
   AttentionMask mask = {};  // of the second block's attention
-  Parallelism split = Parallelism::zigzag;
+  Split split = Split::zigzag;
   bool packed = true;
   int accumulation = 1;
   int in_flight = 1;
@@ -60,7 +60,7 @@ models::ModelDescription description(const AttentionMask& mask, double softcap =
 void set_batch(const ContextCase& c, plan::LayoutChoices& layout) {
   layout.batch_sizes = testing::toy_batch(c.mesh.context, c.packed, c.mesh.context_heads);
   layout.batch_sizes.split = c.split;
-  if (c.split == Parallelism::by_work) layout.batch_sizes.chunks_per_rank = c.ring() > 1 ? 4 : 1;
+  if (c.split == Split::by_work) layout.batch_sizes.chunks_per_rank = c.ring() > 1 ? 4 : 1;
   layout.batch_sizes.source_segments = c.exchange == Exchange::ring;
 }
 
@@ -150,7 +150,7 @@ TEST(ContextExchange, GradientsAreThoseOfOneRank) {
     ContextCase c{.mesh = mesh, .policy = {Checkpointing::qkv, true}, .mask = {.window = 9}};
     c.accumulation = 3;
     c.in_flight = 2;
-    c.split = Parallelism::by_work;
+    c.split = Split::by_work;
     expect_one_ranks_gradients(c);
     c.packed = false;
     c.mask = {};
@@ -191,7 +191,7 @@ TEST(ContextExchange, GradientsWithAlibiAreThoseOfOneRank) {
       for (const AttentionMask& mask : {AttentionMask{.distances = true}, AttentionMask{.window = 9, .distances = true},
                                         AttentionMask{.causal = false, .distances = true}}) {
         ContextCase c{.mesh = mesh, .exchange = exchange, .policy = kFull, .mask = mask, .softcap = 0.5};
-        c.split = Parallelism::by_work;
+        c.split = Split::by_work;
         expect_one_ranks_gradients(c);
       }
     }
@@ -208,7 +208,7 @@ TEST(ContextExchange, DropoutTrainsLikeOneRank) {
     ContextCase c{.mesh = mesh, .exchange = Exchange::all_gather, .policy = kFull, .dropout = kDropout};
     expect_one_ranks_training(c);
     c.exchange = Exchange::ring;
-    c.split = Parallelism::by_work;
+    c.split = Split::by_work;
     expect_one_ranks_training(c);
     c.policy = kDelayed;
     c.mask = {.window = 9};
@@ -348,7 +348,7 @@ ContextCase with_options(ContextCase c, std::size_t policy, std::size_t mask) {
   c.saves = mask % 2 == 0;
   c.packed = (policy + 2 * mask) % 3 != 0;
   c.random_delay_s = (policy + mask) % 5 == 0 ? 0.0005 : 0;
-  c.split = (policy + mask) % 3 == 1 ? Parallelism::zigzag : Parallelism::by_work;
+  c.split = (policy + mask) % 3 == 1 ? Split::zigzag : Split::by_work;
   return c;
 }
 

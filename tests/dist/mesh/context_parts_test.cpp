@@ -7,7 +7,7 @@
 namespace hawser {
 namespace context_parts_test {
 
-using Parallelism = batches::SequenceSplit;
+using Split = batches::SequenceSplit;
 using nn::AttentionPart;
 using nn::AttentionTensors;
 using nn::testing::TestContext;
@@ -75,10 +75,10 @@ TEST(ContextParts, NameTheirHeadsAndRows) {
   for (models::BlockDescription& block : description.blocks) block.attention.dropout = 0.1;
   const models::Model model(description);
   for (int degree = 1; degree <= world; degree *= 2) {
-    for (const Parallelism split : {Parallelism::zigzag, Parallelism::by_work}) {
+    for (const Split split : {Split::zigzag, Split::by_work}) {
       plan::LayoutChoices choices = testing::toy_layout({.context = world, .context_heads = degree}, model);
       choices.batch_sizes.split = split;
-      if (split == Parallelism::by_work) choices.batch_sizes.chunks_per_rank = degree < world ? 4 : 1;
+      if (split == Split::by_work) choices.batch_sizes.chunks_per_rank = degree < world ? 4 : 1;
       choices.batch_sizes.source_segments = true;
       const plan::Layout layout = plan::derive(choices, model);
       const auto mesh = rank_mesh(layout.mesh);
