@@ -55,7 +55,7 @@ std::vector<StatePart> state_parts(Session& session, StateScope scope) {
     const step::FlatState& flat = session.state().flat(f);
     if (!flat.held || (!scope.frozen && !session.model().flat(f).spec().changes())) continue;
     add(f, "", flat.stored);
-    if (!flat.scales.empty() && (scope.scales || !flat.quantized)) {
+    if (!flat.scales.empty() && (scope.scales || !flat.quantized_after_updates())) {
       add(f, "scale/", flat.scales, nn::kScaleGranularity);
     }
     if (!scope.optimizer || flat.slots.empty()) continue;

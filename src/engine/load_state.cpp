@@ -20,7 +20,7 @@ std::vector<int> to_quantize(Session& session, const checkpoint::Checkpoint& che
   std::vector<int> flats;
   for (int f = 0; scope.frozen && f < session.state().flats(); ++f) {
     const step::FlatState& state = session.state().flat(f);
-    if (!state.held || !state.quantized_on_load) continue;
+    if (!state.held || !state.quantized_on_load()) continue;
     const nn::Segment& first = session.model().flat(f).params().front().segments.front();
     const checkpoint::SavedTensor* const saved = checkpoint.find(first.name);
     if (saved != nullptr && (saved->dtype == DType::f32 || saved->dtype == DType::bf16)) flats.push_back(f);
@@ -94,7 +94,7 @@ std::set<std::string> scales_of_frozen(Session& session, const StateScope& scope
   for (const StatePart& part : state_parts(session, scope)) {
     if (part.flat < 0) continue;
     const step::FlatState& flat = session.state().flat(part.flat);
-    if (flat.quantized || part.device.raw() != flat.scales.raw()) continue;
+    if (flat.quantized_after_updates() || part.device.raw() != flat.scales.raw()) continue;
     for (const NamedState& state : named_states(session, {part}, StatesFor::load)) names.insert(state.name);
   }
   return names;
@@ -182,7 +182,7 @@ bool has_scales(Session& session, const checkpoint::Checkpoint& checkpoint) {
   std::erase_if(parts, [&](const StatePart& part) {
     if (part.flat < 0) return false;
     const step::FlatState& flat = session.state().flat(part.flat);
-    return !flat.quantized || part.device.raw() != flat.scales.raw();
+    return !flat.quantized_after_updates() || part.device.raw() != flat.scales.raw();
   });
   return std::ranges::any_of(named_states(session, parts, StatesFor::load),
                              [&](const NamedState& state) { return checkpoint.find(state) != nullptr; });

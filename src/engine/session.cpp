@@ -263,7 +263,7 @@ void Session::initialise(std::uint64_t seed) {
       if (!flat.held) continue;
       models::initialise_flat(model_, f, seed, flat.begin, flat.count, *stream_, staged.place(f));
       staged.store(f, 0, flat.count);
-      if (flat.quantized_on_load) quantize(f, staged.place(f), staged);
+      if (flat.quantized_on_load()) quantize(f, staged.place(f), staged);
     }
     stream_->synchronize();
   }
@@ -288,8 +288,8 @@ void Session::load_shards(const models::WeightSources& sources, std::uint64_t se
       return std::pair(first, absent);
     };
     std::vector<std::pair<std::int64_t, std::vector<models::SegmentRange>>> absent;
-    const TensorView values = flat.quantized_on_load ? staged.place(f) : flat.stored;
-    if (!staging || (flat.stored_on_host() && !flat.quantized_on_load)) {
+    const TensorView values = flat.quantized_on_load() ? staged.place(f) : flat.stored;
+    if (!staging || (flat.stored_on_host() && !flat.quantized_on_load())) {
       absent.push_back(load(0, flat.count, values));
     } else {
       const DType dtype = values.dtype();
@@ -308,7 +308,7 @@ void Session::load_shards(const models::WeightSources& sources, std::uint64_t se
       }
       if (!pieces.empty()) stream_->synchronize();  // the host writes the next flat to the same bytes
     }
-    if (flat.quantized_on_load) quantize(f, values, staged);
+    if (flat.quantized_on_load()) quantize(f, values, staged);
   }
   stream_->synchronize();
 }
@@ -334,7 +334,7 @@ void Session::parameters_changed(Scales scales) {
   StagedWeights staged = stage_weights();
   if (scales == Scales::measure) {
     for (int f = 0; f < state_->flats(); ++f) {
-      if (state_->flat(f).quantized) state_->measure(f, staged.load(f), *stream_);
+      if (state_->flat(f).quantized_after_updates()) state_->measure(f, staged.load(f), *stream_);
     }
     step::scale_weights(*state_, mesh_, *stream_, workspace_in(workspaces, device_));
   }
@@ -355,7 +355,7 @@ void Session::parameters_changed(Scales scales) {
 
 bool Session::has_history() {
   synchronize();
-  const TensorView& history = state_->amax_history();
+  const TensorView& history = state_->sites().history;
   std::vector<float> values(static_cast<std::size_t>(history.elements()));
   transfer(*stream_, reinterpret_cast<std::byte*>(values.data()), history.raw(), history.bytes());
   stream_->synchronize();

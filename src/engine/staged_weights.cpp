@@ -27,7 +27,7 @@ StagedWeights::~StagedWeights() {
 TensorView StagedWeights::place(int flat) {
   const step::FlatState& state = state_.flat(flat);
   if (state.staged_stored_bytes() == 0) return state.stored;
-  if (state.quantized_on_load) return TensorView(arena_.raw(), DType::f32, {state.count}, arena_.device());
+  if (state.quantized_on_load()) return TensorView(arena_.raw(), DType::f32, {state.count}, arena_.device());
   return TensorView(arena_.raw(), state.stored.dtype(), state.stored.shape(), arena_.device());
 }
 
@@ -41,7 +41,7 @@ TensorView StagedWeights::load(int flat) {
 
 void StagedWeights::store(int flat, std::int64_t begin, std::int64_t count) {
   const step::FlatState& state = state_.flat(flat);
-  if (!state.stored_on_host() || state.quantized_on_load) return;
+  if (!state.stored_on_host() || state.quantized_on_load()) return;
   copy(stream_, place(flat).rows(begin, count), state.stored.rows(begin, count));
 }
 

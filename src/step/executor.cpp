@@ -25,7 +25,43 @@ void add_streams(Device& device, const program::Program& program, Streams& strea
   }
 }
 
-Executor::Executor(ExecutorSetup setup)
+Executor::Executor(ExecutorSetup setup) : impl_(std::make_unique<Impl>(std::move(setup))) {}
+
+Executor::~Executor() = default;
+
+StepOutput Executor::enqueue(const StepInput& input) {
+  return impl_->enqueue(input);
+}
+
+void Executor::hold_updates(std::vector<Event> until) {
+  impl_->hold_updates(std::move(until));
+}
+
+void Executor::synchronize() {
+  impl_->synchronize();
+}
+
+void Executor::check() {
+  impl_->check();
+}
+
+Stream& Executor::compute_stream() {
+  return impl_->compute_stream();
+}
+
+std::int64_t Executor::staging_bytes() const {
+  return impl_->staging_bytes();
+}
+
+void Executor::set_on_instruction(std::function<void(const program::Instruction&)> on_instruction) {
+  impl_->set_on_instruction(std::move(on_instruction));
+}
+
+TensorView Executor::gradient_shard(int flat) {
+  return impl_->gradient_shard(flat);
+}
+
+Executor::Impl::Impl(ExecutorSetup setup)
     : setup_(std::move(setup)),
       streams_(setup_.streams == nullptr ? own_streams_ : *setup_.streams),
       link_(*setup_.device, staged_bytes()),
@@ -38,12 +74,12 @@ Executor::Executor(ExecutorSetup setup)
                to_string(setup_.reduce_dtype), " of layers that compute in ", to_string(setup_.compute));
 }
 
-Executor::~Executor() {
+Executor::Impl::~Impl() {
   // A stream's destructor waits for its work, which uses the buffers of link_: after an exception work may be left.
   for (auto& stream : own_streams_) stream.reset();
 }
 
-void Executor::read_program() {
+void Executor::Impl::read_program() {
   const std::vector<Instruction>& all = setup_.program->instructions;
   with_auxiliary_.resize(batch_views_.size());
   awaited_.resize(all.size());
@@ -71,7 +107,7 @@ void Executor::read_program() {
   }
 }
 
-void Executor::send_or_receive(const Instruction& instruction) {
+void Executor::Impl::send_or_receive(const Instruction& instruction) {
   comm::Mesh& mesh = *setup_.mesh;
   const int edge = instruction.boundary % mesh.sizes().pipeline;
   comm::Group& lane = mesh.lane(edge, instruction.direction);
@@ -85,23 +121,23 @@ void Executor::send_or_receive(const Instruction& instruction) {
   }
 }
 
-Stream& Executor::compute_stream() {
+Stream& Executor::Impl::compute_stream() {
   return stream(StreamId::compute);
 }
 
-void Executor::synchronize() {
+void Executor::Impl::synchronize() {
   for (const auto& s : streams_) {
     if (s != nullptr) s->synchronize();
   }
 }
 
-void Executor::check() {
+void Executor::Impl::check() {
   for (const auto& s : streams_) {
     if (s != nullptr) s->check();
   }
 }
 
-StepOutput Executor::enqueue(const StepInput& input) {
+StepOutput Executor::Impl::enqueue(const StepInput& input) {
   StepOutput output;
   input_ = &input;
   link_.begin_step();
@@ -140,7 +176,7 @@ StepOutput Executor::enqueue(const StepInput& input) {
   return output;
 }
 
-void Executor::run(const Instruction& instruction, const StepInput& input, StepOutput& output) {
+void Executor::Impl::run(const Instruction& instruction, const StepInput& input, StepOutput& output) {
   switch (instruction.op) {
     case Op::begin_step:
       return begin_step(input);
@@ -211,14 +247,14 @@ void Executor::run(const Instruction& instruction, const StepInput& input, StepO
   }
 }
 
-void Executor::load_weights(const Instruction& instruction) {
+void Executor::Impl::load_weights(const Instruction& instruction) {
   copy_buffers(instruction);
   const Bound& views = bound(instruction);
   if (views.transposed.empty()) return;
   transpose_flat(setup_.model->flat(instruction.flat), views.y, views.transposed, stream(instruction.stream));
 }
 
-void Executor::gather(const Instruction& instruction) {
+void Executor::Impl::gather(const Instruction& instruction) {
   const nn::Flat& flat = setup_.model->flat(instruction.flat);
   const Bound& views = bound(instruction);
   Stream& on = stream(instruction.stream);
@@ -226,14 +262,14 @@ void Executor::gather(const Instruction& instruction) {
   if (!views.transposed.empty()) transpose_flat(flat, views.y, views.transposed, on);
 }
 
-void Executor::gather_updated(const Instruction& instruction) {
+void Executor::Impl::gather_updated(const Instruction& instruction) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
   comm::Group& group = setup_.mesh->shard_gather(setup_.model->flat(instruction.flat).spec().domain);
   group.all_gather(stream(instruction.stream), flat.compute, flat.unsharded);
   setup_.state->transpose_unsharded(instruction.flat, stream(instruction.stream));
 }
 
-void Executor::copy_buffers(const Instruction& instruction) {
+void Executor::Impl::copy_buffers(const Instruction& instruction) {
   Stream& on = stream(instruction.stream);
   for (const auto& [from, to] : bound(instruction).copies) {
     transfer(on, {.name = to_string(instruction.op), .kind = OpKind::transfer, .accesses = {reads(from), writes(to)}},
@@ -241,7 +277,7 @@ void Executor::copy_buffers(const Instruction& instruction) {
   }
 }
 
-void Executor::run_layer(const Instruction& instruction) {
+void Executor::Impl::run_layer(const Instruction& instruction) {
   const nn::Layer& layer = setup_.model->layer(instruction.layer);
   const nn::SavePolicy& policy = setup_.policies[static_cast<std::size_t>(instruction.layer)];
   const Bound& views = bound(instruction);
@@ -259,7 +295,7 @@ void Executor::run_layer(const Instruction& instruction) {
   }
 }
 
-void Executor::auxiliary_loss(const Instruction& instruction) {
+void Executor::Impl::auxiliary_loss(const Instruction& instruction) {
   const ModelState& state = *setup_.state;
   const Bound& views = bound(instruction);
   Context context(*this, instruction);
@@ -286,7 +322,7 @@ void Executor::auxiliary_loss(const Instruction& instruction) {
                 .accumulate = views.accumulate && !setup_.auxiliary_given});
 }
 
-void Executor::run_embedding_or_head(const Instruction& instruction) {
+void Executor::Impl::run_embedding_or_head(const Instruction& instruction) {
   const models::Model& model = *setup_.model;
   const Bound& views = bound(instruction);
   Context context(*this, instruction);

@@ -10,12 +10,12 @@ using program::Instruction;
 using program::Op;
 using program::WeightForm;
 
-void Executor::check_first_step(const Instruction& instruction) const {
+void Executor::Impl::check_first_step(const Instruction& instruction) const {
   HAWSER_CHECK(first_step_, "instruction ", instruction.id, " (", to_string(instruction.op),
                ") asks for what it did not ask for in the first step");
 }
 
-Bound& Executor::bound(const Instruction& instruction) {
+Bound& Executor::Impl::bound(const Instruction& instruction) {
   Bound& bound = bound_[keeps_bound_ ? static_cast<std::size_t>(instruction.id) : 0];
   if (!bound.found) {
     check_first_step(instruction);
@@ -25,7 +25,7 @@ Bound& Executor::bound(const Instruction& instruction) {
   return bound;
 }
 
-TensorView Executor::temp(const Instruction& instruction, DType dtype, const Shape& shape) {
+TensorView Executor::Impl::temp(const Instruction& instruction, DType dtype, const Shape& shape) {
   std::vector<TensorView>& temps = bound(instruction).temps;
   const std::size_t index = temps_++;
   if (index == temps.size()) {
@@ -39,12 +39,12 @@ TensorView Executor::temp(const Instruction& instruction, DType dtype, const Sha
   return temp;
 }
 
-TensorView Executor::activation(int instruction) {
+TensorView Executor::Impl::activation(int instruction) {
   return setup_.buffers->get({Role::activation, instruction, 0}, setup_.compute,
                              {setup_.bounds.row_counts().residual, setup_.model->width()});
 }
 
-const std::vector<ParamIndex>& Executor::params_of(const Instruction& instruction) const {
+const std::vector<ParamIndex>& Executor::Impl::params_of(const Instruction& instruction) const {
   static const std::vector<ParamIndex> kNone;
   switch (instruction.op) {
     case Op::embed:
@@ -64,7 +64,7 @@ const std::vector<ParamIndex>& Executor::params_of(const Instruction& instructio
   }
 }
 
-void Executor::bind(const Instruction& instruction, Bound& bound) {
+void Executor::Impl::bind(const Instruction& instruction, Bound& bound) {
   const auto operand = [&](int owner) { return owner < 0 ? TensorView() : activation(owner); };
   bound.weights = weights_of(instruction);
   bound.gradients.resize(params_of(instruction).size());
@@ -126,14 +126,14 @@ void Executor::bind(const Instruction& instruction, Bound& bound) {
 }
 
 // The buffer of a rank's shard of weights that are in host memory.
-TensorView Executor::weight_shard(const Instruction& instruction) {
+TensorView Executor::Impl::weight_shard(const Instruction& instruction) {
   const int owner = instruction.op == Op::load_weights ? instruction.id : instruction.staged;
   const TensorView& shard = setup_.state->flat(instruction.flat).compute;
   return setup_.buffers->get({Role::weight_shard, owner, 0}, shard.dtype(), shard.shape());
 }
 
 // x: what is gathered.
-void Executor::bind_gather(const Instruction& instruction, Bound& bound) {
+void Executor::Impl::bind_gather(const Instruction& instruction, Bound& bound) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
   if (instruction.op == Op::gather) {
     bound.x = instruction.staged >= 0 ? weight_shard(instruction) : flat.compute;
@@ -143,7 +143,7 @@ void Executor::bind_gather(const Instruction& instruction, Bound& bound) {
   bound.copies.emplace_back(flat.compute, instruction.shard ? weight_shard(instruction) : bound.y);
 }
 
-void Executor::bind_weights(const Instruction& instruction, Bound& bound) {
+void Executor::Impl::bind_weights(const Instruction& instruction, Bound& bound) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
   const DType dtype = flat.compute.dtype();
   const Shape shape = nn::flat_shape(dtype, flat.count * flat.shard.count);
@@ -155,7 +155,7 @@ void Executor::bind_weights(const Instruction& instruction, Bound& bound) {
 }
 
 // What forward writes and a later pass reads, between the buffers of forward or of the load, and host memory.
-void Executor::bind_copies(const Instruction& instruction, Bound& bound) {
+void Executor::Impl::bind_copies(const Instruction& instruction, Bound& bound) {
   const bool out = instruction.op == Op::offload;
   const auto add = [&](const TensorView& device, int index) {
     const TensorView host =
@@ -174,17 +174,17 @@ void Executor::bind_copies(const Instruction& instruction, Bound& bound) {
 }
 
 // A buffer of what the instruction's state_in copies to the device.
-TensorView Executor::staged(const Instruction& instruction, int index, const TensorView& like) {
+TensorView Executor::Impl::staged(const Instruction& instruction, int index, const TensorView& like) {
   const int owner = instruction.op == Op::state_in ? instruction.id : instruction.staged;
   return setup_.buffers->get({Role::staged_state, owner, index}, like.dtype(), like.shape());
 }
 
-TensorView Executor::stored_on_device(const Instruction& instruction) {
+TensorView Executor::Impl::stored_on_device(const Instruction& instruction) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
-  return flat.stored_on_host() && !flat.updated_on_host ? staged(instruction, 0, flat.stored) : flat.stored;
+  return flat.stored_on_host() && !flat.updated_on_host() ? staged(instruction, 0, flat.stored) : flat.stored;
 }
 
-void Executor::bind_state_copies(const Instruction& instruction, Bound& bound) {
+void Executor::Impl::bind_state_copies(const Instruction& instruction, Bound& bound) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
   const bool in = instruction.op == Op::state_in;
   const auto add = [&](const TensorView& host, int index) {
@@ -193,24 +193,24 @@ void Executor::bind_state_copies(const Instruction& instruction, Bound& bound) {
     bound.copies.emplace_back(in ? host : device, in ? device : host);
   };
   const bool rounded = flat.streamed && flat.compute.raw() != flat.stored.raw();
-  if (!in && rounded && flat.quantized == instruction.weights_only) {
+  if (!in && rounded && flat.quantized_after_updates() == instruction.weights_only) {
     add(flat.compute, 1 + static_cast<int>(flat.slots.size()));
   }
   if (instruction.weights_only && !in) return;
   if (flat.stored_on_host()) add(flat.stored, 0);
   if (instruction.weights_only) return;
-  for (std::size_t i = 0; flat.on_host && i < flat.slots.size(); ++i) add(flat.slots[i], 1 + static_cast<int>(i));
+  for (std::size_t i = 0; flat.on_host() && i < flat.slots.size(); ++i) add(flat.slots[i], 1 + static_cast<int>(i));
 }
 
 // The domain that is sharded over the ranks which exchange: all tensor ranks, too, if the phase wants their slices.
-Domain Executor::exchanged_over(const nn::Flat& flat, const optim::Phase& phase) const {
+Domain Executor::Impl::exchanged_over(const nn::Flat& flat, const optim::Phase& phase) const {
   const Domain domain = flat.spec().domain;
   const bool sliced = domain == Domain::sliced || domain == Domain::kv_copies;
   return phase.slices && sliced ? Domain::replicated : domain;
 }
 
 // All that phase `phase` of a flat's update exchanges: the shard is this rank's part of the flat.
-optim::Exchanged Executor::exchanged(int flat, int phase) {
+optim::Exchanged Executor::Impl::exchanged(int flat, int phase) {
   const FlatState& state = setup_.state->flat(flat);
   const optim::Phase sends = setup_.optimizer->phases(setup_.model->flat(flat)).at(static_cast<std::size_t>(phase));
   optim::Exchanged views;
@@ -223,7 +223,7 @@ optim::Exchanged Executor::exchanged(int flat, int phase) {
   return views;
 }
 
-void Executor::bind_update(const Instruction& instruction, Bound& bound) {
+void Executor::Impl::bind_update(const Instruction& instruction, Bound& bound) {
   const int f = instruction.flat, phase = instruction.phase;
   if (instruction.op != Op::update) {
     bound.sent = exchanged(f, phase);
@@ -232,13 +232,13 @@ void Executor::bind_update(const Instruction& instruction, Bound& bound) {
   const FlatState& state = setup_.state->flat(f);
   bound.stored = stored_on_device(instruction);
   bound.slots = state.slots;
-  for (std::size_t i = 0; state.on_host && !state.updated_on_host && i < state.slots.size(); ++i) {
+  for (std::size_t i = 0; state.on_host() && !state.updated_on_host() && i < state.slots.size(); ++i) {
     bound.slots[i] = staged(instruction, 1 + static_cast<int>(i), state.slots[i]);
   }
   const std::vector<optim::Phase> phases = setup_.optimizer->phases(setup_.model->flat(f));
   bound.last_phase = phase + 1 == static_cast<int>(phases.size());
   if (bound.last_phase) bound.compute = rounded_after(instruction);
-  if (bound.last_phase && state.quantized && setup_.optimizer->records_amaxes(setup_.model->flat(f))) {
+  if (bound.last_phase && state.quantized_after_updates() && setup_.optimizer->records_amaxes(setup_.model->flat(f))) {
     bound.measured = setup_.state->options().quantizer->measured_matrices(setup_.model->flat(f), state.begin);
   }
   if (!bound.last_phase) {
@@ -252,7 +252,7 @@ void Executor::bind_update(const Instruction& instruction, Bound& bound) {
 }
 
 // x: the statistics of all layers, y: their factors.
-void Executor::bind_auxiliary(const Instruction& instruction, Bound& bound) {
+void Executor::Impl::bind_auxiliary(const Instruction& instruction, Bound& bound) {
   const nn::AuxiliaryLoss& loss = *setup_.model->auxiliary_loss();
   if (!setup_.auxiliary_given) {
     bound.x = auxiliary_table(instruction.micro_batch, 0, loss.statistics());
@@ -263,7 +263,7 @@ void Executor::bind_auxiliary(const Instruction& instruction, Bound& bound) {
 }
 
 // The rows of layers that no forward of this stage writes, adjacent ones together.
-std::vector<TensorView> Executor::of_other_stages(const TensorView& statistics) const {
+std::vector<TensorView> Executor::Impl::of_other_stages(const TensorView& statistics) const {
   const models::Model& model = *setup_.model;
   const StateOptions& options = setup_.state->options();
   std::vector<bool> own(static_cast<std::size_t>(statistics.size(0)));
@@ -283,12 +283,12 @@ std::vector<TensorView> Executor::of_other_stages(const TensorView& statistics) 
   return runs;
 }
 
-TensorView Executor::auxiliary_table(int micro_batch, int which, std::int64_t elements) {
+TensorView Executor::Impl::auxiliary_table(int micro_batch, int which, std::int64_t elements) {
   const auto layers = static_cast<std::int64_t>(setup_.model->auxiliary_layers());
   return setup_.buffers->get({Role::auxiliary, micro_batch, which}, DType::f32, {layers, elements});
 }
 
-const nn::AuxiliaryViews& Executor::auxiliary_views(const Instruction& instruction) {
+const nn::AuxiliaryViews& Executor::Impl::auxiliary_views(const Instruction& instruction) {
   std::optional<nn::AuxiliaryViews>& views = bound(instruction).auxiliary;
   if (views) return *views;
   check_first_step(instruction);
@@ -306,7 +306,7 @@ const nn::AuxiliaryViews& Executor::auxiliary_views(const Instruction& instructi
   return *views;
 }
 
-const BoundGradient& Executor::gradient(const Instruction& instruction, const ParamIndex& place, int param) {
+const BoundGradient& Executor::Impl::gradient(const Instruction& instruction, const ParamIndex& place, int param) {
   std::optional<BoundGradient>& gradient = bound(instruction).gradients[static_cast<std::size_t>(param)];
   if (gradient) return *gradient;
   check_first_step(instruction);
@@ -329,7 +329,7 @@ const BoundGradient& Executor::gradient(const Instruction& instruction, const Pa
   return *gradient;
 }
 
-std::vector<nn::Scaled> Executor::weights_of(const Instruction& instruction) {
+std::vector<nn::Scaled> Executor::Impl::weights_of(const Instruction& instruction) {
   std::vector<nn::Scaled> weights;
   for (const ParamIndex& place : params_of(instruction)) {
     const nn::Flat& flat = setup_.model->flat(place.flat);
@@ -353,12 +353,12 @@ std::vector<nn::Scaled> Executor::weights_of(const Instruction& instruction) {
   return weights;
 }
 
-std::vector<nn::SavedSpec> Executor::saved_specs(int layer) const {
+std::vector<nn::SavedSpec> Executor::Impl::saved_specs(int layer) const {
   return nn::saved_specs(setup_.model->layer(layer), setup_.seams, setup_.bounds.row_counts(), setup_.compute,
                          setup_.policies[static_cast<std::size_t>(layer)], setup_.model->trainable(layer));
 }
 
-nn::Saved Executor::saved_views(const Instruction& instruction) {
+nn::Saved Executor::Impl::saved_views(const Instruction& instruction) {
   const int owner = instruction.saved < 0 ? instruction.id : instruction.saved;
   const auto specs = saved_specs(instruction.layer);
   const auto last = [&] {

@@ -1,15 +1,15 @@
-// `Executor::Context`, `Executor::Sink`: the executor as a layer sees it in one instruction. Internal to step/.
+// `Executor::Impl::Context`, `Executor::Impl::Sink`: the executor as a layer sees it in one instruction. Internal to step/.
 #pragma once
 
 #include "ops/copy/copy.h"
-#include "step/executor.h"
+#include "step/executor_impl.h"
 
 namespace hawser::step {
 
 // Returns the gradient targets of one instruction's parameters.
-class Executor::Sink : public nn::GradientSink {
+class Executor::Impl::Sink : public nn::GradientSink {
  public:
-  Sink(Executor& executor, const program::Instruction& instruction)
+  Sink(Impl& executor, const program::Instruction& instruction)
       : executor_(executor), instruction_(instruction), places_(executor.params_of(instruction)) {}
 
   nn::GradientTarget target(int param) override {
@@ -21,14 +21,14 @@ class Executor::Sink : public nn::GradientSink {
   }
 
  private:
-  Executor& executor_;
+  Impl& executor_;
   const program::Instruction& instruction_;
   const std::vector<models::ParamIndex>& places_;
 };
 
-class Executor::Context : public nn::LayerContext {
+class Executor::Impl::Context : public nn::LayerContext {
  public:
-  Context(Executor& executor, const program::Instruction& instruction)
+  Context(Impl& executor, const program::Instruction& instruction)
       : executor_(executor),
         instruction_(instruction),
         batch_(executor.batch_views(instruction.micro_batch)),
@@ -72,7 +72,7 @@ class Executor::Context : public nn::LayerContext {
   }
 
  private:
-  Executor& executor_;
+  Impl& executor_;
   const program::Instruction& instruction_;
   const nn::BatchViews& batch_;
   const std::vector<nn::Scaled>& weights_;

@@ -1,33 +1,33 @@
 // The executor's instructions between backward and the updates: reduction of gradients to shards, their norm.
 #include "ops/copy/scale.h"
 #include "ops/reduce/sum_squares.h"
-#include "step/executor.h"
+#include "step/executor_impl.h"
 #include "step/weight_scales.h"
 
 namespace hawser::step {
 
 using program::Instruction;
 
-BufferKey Executor::gradient_key(int flat, int micro_batch) const {
+BufferKey Executor::Impl::gradient_key(int flat, int micro_batch) const {
   if (setup_.state->flat(flat).shard.count == 1) return {Role::shard_gradient, flat, 0};
   return {Role::unsharded_gradient, flat, setup_.local_accumulation ? 0 : micro_batch};
 }
 
-DType Executor::reduce_dtype(int flat) const {
+DType Executor::Impl::reduce_dtype(int flat) const {
   if (setup_.state->flat(flat).shard.count == 1 || setup_.local_accumulation) return DType::f32;
   return setup_.reduce_dtype;
 }
 
-TensorView Executor::flat_gradient(int flat, int micro_batch) {
+TensorView Executor::Impl::flat_gradient(int flat, int micro_batch) {
   const FlatState& state = setup_.state->flat(flat);
   return setup_.buffers->get(gradient_key(flat, micro_batch), reduce_dtype(flat), {state.count * state.shard.count});
 }
 
-TensorView Executor::gradient_shard(int flat) {
+TensorView Executor::Impl::gradient_shard(int flat) {
   return setup_.buffers->get({Role::shard_gradient, flat, 0}, DType::f32, {setup_.state->flat(flat).count});
 }
 
-void Executor::reduce(const Instruction& instruction) {
+void Executor::Impl::reduce(const Instruction& instruction) {
   comm::Group& group = setup_.mesh->shard_reduce(setup_.model->flat(instruction.flat).spec().domain);
   const TensorView shard = gradient_shard(instruction.flat);
   const std::int64_t bytes = comm::reduce_scatter_workspace(shard.elements(), reduce_dtype(instruction.flat),
@@ -37,15 +37,15 @@ void Executor::reduce(const Instruction& instruction) {
                        bound(instruction).accumulate, workspace);
 }
 
-void Executor::reduce_replicas(const Instruction& instruction) {
+void Executor::Impl::reduce_replicas(const Instruction& instruction) {
   all_reduce_gradient(instruction, setup_.mesh->replicate());
 }
 
-void Executor::reduce_tied(const Instruction& instruction) {
+void Executor::Impl::reduce_tied(const Instruction& instruction) {
   all_reduce_gradient(instruction, setup_.mesh->tied(instruction.tied));
 }
 
-void Executor::all_reduce_gradient(const Instruction& instruction, comm::Group& group) {
+void Executor::Impl::all_reduce_gradient(const Instruction& instruction, comm::Group& group) {
   const TensorView shard = gradient_shard(instruction.flat);
   const std::int64_t bytes =
       comm::all_reduce_workspace(shard.elements(), DType::f32, group.size(), stream(instruction.stream).target());
@@ -53,17 +53,17 @@ void Executor::all_reduce_gradient(const Instruction& instruction, comm::Group& 
   group.all_reduce(stream(instruction.stream), shard, comm::Reduction::sum, workspace);
 }
 
-void Executor::divide_copies(const Instruction& instruction) {
+void Executor::Impl::divide_copies(const Instruction& instruction) {
   ops::scale(stream(instruction.stream), {.x = gradient_shard(instruction.flat), .factor = 1.0 / setup_.copies});
 }
 
-void Executor::grad_norm_partial(const Instruction& instruction) {
+void Executor::Impl::grad_norm_partial(const Instruction& instruction) {
   ops::sum_squares(stream(instruction.stream), {.x = gradient_shard(instruction.flat),
                                                 .out = setup_.state->result().field(&StepResult::sum_squares),
                                                 .accumulate = bound(instruction).accumulate});
 }
 
-void Executor::gradient_norm(const Instruction& instruction) {
+void Executor::Impl::gradient_norm(const Instruction& instruction) {
   Stream& compute = stream(instruction.stream);
   const ModelState& state = *setup_.state;
   const RecordView<OptimizerProgress>& progress = state.progress();
@@ -72,7 +72,7 @@ void Executor::gradient_norm(const Instruction& instruction) {
   all_reduce_small(instruction, setup_.mesh->model(), sum);
   ops::clip_coefficient(compute, {.sum_squares = sum,
                                   .loss_scale = progress.field(&OptimizerProgress::loss_scale),
-                                  .max_norm = setup_.gradient_clip,
+                                  .max_norm = setup_.gradient_clip.value_or(0),
                                   .norm_out = norm,
                                   .coefficient = state.result().field(&StepResult::clip),
                                   .skip = state.skip()});
@@ -97,7 +97,7 @@ void Executor::gradient_norm(const Instruction& instruction) {
 
 // After the norm, which is of no use in a step that a layer refuses, and before judge(), which leaves such a step as it
 // is. So what decides about a step and counts it sees it once, as it runs again.
-void Executor::refuse(const Instruction& instruction) {
+void Executor::Impl::refuse(const Instruction& instruction) {
   const bool may = setup_.model->may_refuse(setup_.seams);
   // A reference is compared with a step that runs anyway; it does not run again.
   const bool again = trains() && setup_.runs_refused_again && setup_.verification != Verification::reference;
@@ -119,8 +119,8 @@ void Executor::refuse(const Instruction& instruction) {
   ops::refuse_step(compute, args);
 }
 
-void Executor::all_reduce_small(const Instruction& instruction, comm::Group& group, const TensorView& data,
-                                std::int64_t label) {
+void Executor::Impl::all_reduce_small(const Instruction& instruction, comm::Group& group, const TensorView& data,
+                                      std::int64_t label) {
   if (group.size() == 1) return;
   const std::int64_t bytes =
       comm::all_reduce_workspace(data.elements(), data.dtype(), group.size(), stream(instruction.stream).target());

@@ -19,7 +19,7 @@ using program::Instruction;
 using program::Op;
 using program::StreamId;
 
-std::int64_t Executor::staged_bytes() const {
+std::int64_t Executor::Impl::staged_bytes() const {
   const ModelState& state = *setup_.state;
   std::int64_t batch = 0;
   for (std::size_t i = 0; i < table_count(setup_.bounds); ++i) {
@@ -29,8 +29,8 @@ std::int64_t Executor::staged_bytes() const {
   std::int64_t bytes = HostLink::staged(state.record().all().bytes()) + HostLink::staged(state.skip().bytes());
   for (const Instruction& instruction : setup_.program->instructions) {
     if (instruction.op == Op::load_batch) bytes += batch;
-    if (instruction.op == Op::gradient_norm && !state.site_elements().empty()) {
-      bytes += HostLink::staged(state.site_elements().bytes());
+    if (instruction.op == Op::gradient_norm && !state.sites().elements.empty()) {
+      bytes += HostLink::staged(state.sites().elements.bytes());
     }
     if (instruction.op == Op::parameter_norms) bytes += HostLink::staged(state.parameter_norms().bytes());
     if (instruction.op == Op::logits) bytes += HostLink::staged(logits_shape().elements() * size_of(DType::f32));
@@ -45,11 +45,11 @@ std::int64_t Executor::staged_bytes() const {
   return bytes;
 }
 
-Shape Executor::logits_shape() const {
+Shape Executor::Impl::logits_shape() const {
   return {setup_.bounds.logit_positions, setup_.model->vocabulary()};
 }
 
-void Executor::begin_step(const StepInput& input) {
+void Executor::Impl::begin_step(const StepInput& input) {
   const ModelState& state = *setup_.state;
   Stream& compute = stream(StreamId::compute);
   link_.upload(compute, "write_step_record", state.record().all(), &input.record, sizeof(StepRecord));
@@ -64,25 +64,25 @@ void Executor::begin_step(const StepInput& input) {
     link_.upload(compute, "write_statistics", to.reshape({to.elements()}), given.data(), to.bytes());
   }
   if (!trains()) return;
-  if (!state.site_amax().empty()) ops::fill(compute, {.y = state.site_records().rows(0, 2)});
+  if (!state.sites().amax.empty()) ops::fill(compute, {.y = state.sites().records.rows(0, 2)});
   site_elements_.assign(state.options().scaled_sites.size(), 0);
   ops::scale_loss(compute, {.factor = state.record().field(&StepRecord::inverse_targets),
                             .loss_scale = state.progress().field(&OptimizerProgress::loss_scale),
                             .out = state.loss_factor()});
 }
 
-const HostBatch* Executor::host_batch(int mb) const {
+const HostBatch* Executor::Impl::host_batch(int mb) const {
   if (setup_.device->kind() == DeviceKind::meta || mb < 0) return nullptr;
   return input_->batches.at(static_cast<std::size_t>(mb)).get();
 }
 
-TensorView Executor::batch_table(int mb, std::size_t index) {
+TensorView Executor::Impl::batch_table(int mb, std::size_t index) {
   const TableBuffer table = table_buffer(setup_.bounds, index);
   if (table.shape.elements() == 0) return {};
   return setup_.buffers->get({Role::batch, mb, static_cast<int>(index)}, table.dtype, table.shape);
 }
 
-const nn::BatchViews& Executor::batch_views(int mb) {
+const nn::BatchViews& Executor::Impl::batch_views(int mb) {
   std::optional<nn::BatchViews>& views = batch_views_.at(static_cast<std::size_t>(mb));
   if (!views) {
     views = step::batch_views(setup_.bounds, [&](std::size_t index) { return batch_table(mb, index); });
@@ -91,7 +91,7 @@ const nn::BatchViews& Executor::batch_views(int mb) {
   return *views;
 }
 
-void Executor::load_batch(const Instruction& instruction) {
+void Executor::Impl::load_batch(const Instruction& instruction) {
   Stream& compute = stream(instruction.stream);
   const HostBatch* const batch = host_batch(instruction.micro_batch);
   for (std::size_t i = 0; i < table_count(setup_.bounds); ++i) {
@@ -106,7 +106,7 @@ void Executor::load_batch(const Instruction& instruction) {
   }
 }
 
-void Executor::logits(const Instruction& instruction, StepOutput& output) {
+void Executor::Impl::logits(const Instruction& instruction, StepOutput& output) {
   const models::Model& model = *setup_.model;
   Context context(*this, instruction);
   const TensorView x = context.temp(setup_.compute, {setup_.bounds.logit_positions, model.width()});
@@ -135,7 +135,7 @@ Piece piece_of(std::int64_t begin, std::int64_t count, const FlatState& state) {
 }  // namespace
 
 // The reference gradient: that of this step, or the difference of the two.
-void Executor::set_reference(const Instruction& instruction) {
+void Executor::Impl::set_reference(const Instruction& instruction) {
   Stream& compute = stream(instruction.stream);
   for (int f = 0; f < static_cast<int>(setup_.model->flats().size()); ++f) {
     const TensorView& reference = setup_.state->flat(f).reference_gradient;
@@ -149,7 +149,7 @@ void Executor::set_reference(const Instruction& instruction) {
   }
 }
 
-void Executor::parameter_norms(const Instruction& instruction, StepOutput& output) {
+void Executor::Impl::parameter_norms(const Instruction& instruction, StepOutput& output) {
   Stream& compute = stream(instruction.stream);
   const bool verifies = setup_.verification != Verification::none;
   if (verifies) set_reference(instruction);
@@ -198,7 +198,7 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
   });
 }
 
-void Executor::read_auxiliary_statistics(Stream& compute, StepOutput& output) {
+void Executor::Impl::read_auxiliary_statistics(Stream& compute, StepOutput& output) {
   const TensorView& statistics = setup_.state->auxiliary_statistics();
   const bool summed = std::ranges::find(with_auxiliary_, true) != with_auxiliary_.end();
   if (statistics.empty() || !(summed || setup_.auxiliary_given)) return;
@@ -208,7 +208,7 @@ void Executor::read_auxiliary_statistics(Stream& compute, StepOutput& output) {
                     [from, to = output.auxiliary_statistics] { std::copy_n(from, to->size(), to->data()); });
 }
 
-void Executor::end_step(const Instruction& instruction, StepOutput& output) {
+void Executor::Impl::end_step(const Instruction& instruction, StepOutput& output) {
   Stream& compute = stream(instruction.stream);
   const ModelState& state = *setup_.state;
   const RecordView<StepResult>& result = state.result();

@@ -1,12 +1,12 @@
 // The executor's copies for updates on the host (HostPlacement::updates), and what these updates read and write.
-#include "step/executor.h"
+#include "step/executor_impl.h"
 
 namespace hawser::step {
 
 using program::Instruction;
 using program::Op;
 
-void Executor::bind_host_copies(const Instruction& instruction, Bound& bound) {
+void Executor::Impl::bind_host_copies(const Instruction& instruction, Bound& bound) {
   if (instruction.op == Op::scalars_out) {
     UpdateScalars device = update_scalars(false), host = update_scalars(true);
     for (std::size_t i = 0; i < device.all().size(); ++i) {
@@ -23,7 +23,7 @@ void Executor::bind_host_copies(const Instruction& instruction, Bound& bound) {
   }
 }
 
-Executor::UpdateScalars Executor::update_scalars(bool on_host) {
+Executor::Impl::UpdateScalars Executor::Impl::update_scalars(bool on_host) {
   const ModelState& state = *setup_.state;
   UpdateScalars out{.scalars = state.optimizer_scalars(),
                     .coefficient = state.result().field(&StepResult::clip),
@@ -37,18 +37,18 @@ Executor::UpdateScalars Executor::update_scalars(bool on_host) {
   return out;
 }
 
-TensorView Executor::host_gradient(int flat) {
+TensorView Executor::Impl::host_gradient(int flat) {
   return setup_.buffers->get({Role::host_gradient, flat, 0}, DType::f32, {setup_.state->flat(flat).count});
 }
 
-TensorView Executor::host_weights(int flat) {
+TensorView Executor::Impl::host_weights(int flat) {
   const FlatState& state = setup_.state->flat(flat);
   if (state.streamed) return state.compute;
   if (state.stored.dtype() == state.compute.dtype()) return state.stored;
   return setup_.buffers->get({Role::host_weights, flat, 0}, state.compute.dtype(), {state.count});
 }
 
-void Executor::weights_in(const Instruction& instruction) {
+void Executor::Impl::weights_in(const Instruction& instruction) {
   copy_buffers(instruction);
   if (setup_.state->flat(instruction.flat).shard.count == 1) {
     setup_.state->transpose_unsharded(instruction.flat, stream(instruction.stream));

@@ -7,7 +7,7 @@ namespace hawser::step {
 using program::Instruction;
 using program::Op;
 
-nn::Quantization Executor::quantization(const Instruction& instruction, nn::Site site, nn::Operand operand) {
+nn::Quantization Executor::Impl::quantization(const Instruction& instruction, nn::Site site, nn::Operand operand) {
   if (instruction.layer < 0) return {};
   const LinearFormat format = setup_.policies[static_cast<std::size_t>(instruction.layer)].format(site);
   if (format == LinearFormat::compute) return {};
@@ -20,33 +20,33 @@ nn::Quantization Executor::quantization(const Instruction& instruction, nn::Site
   }
   if (format != LinearFormat::fp8_delayed) return how;
   const std::int64_t index = state.site_index({instruction.layer, site, operand});
-  if (trains()) how.scale = state.site_scales().rows(index, 1);
+  if (trains()) how.scale = state.sites().scales.rows(index, 1);
   how.records_only = setup_.calibrates;
   const Op recording = operand == nn::Operand::x ? Op::forward : Op::backward;
   if (trains() && instruction.op == recording) {
-    how.amax = state.site_amax().rows(index, 1);
-    how.saturated = state.site_saturated().rows(index, 1);
+    how.amax = state.sites().amax.rows(index, 1);
+    how.saturated = state.sites().saturated.rows(index, 1);
     how.elements = &site_elements_[static_cast<std::size_t>(index)];
   }
   return how;
 }
 
-void Executor::judge(const Instruction& instruction) {
+void Executor::Impl::judge(const Instruction& instruction) {
   const ModelState& state = *setup_.state;
-  if (state.site_amax().empty() || setup_.verification == Verification::reference) return;
+  if (state.sites().amax.empty() || setup_.verification == Verification::reference) return;
   Stream& compute = stream(instruction.stream);
   const auto workspace = [&](std::int64_t bytes) { return temp(instruction, DType::u8, {bytes}); };
   // The layers of the step are enqueued.
   const std::vector<float> elements(site_elements_.begin(), site_elements_.end());
-  link_.upload(compute, "write_site_elements", state.site_elements(), elements.data(), state.site_elements().bytes());
-  all_reduce_max(setup_.mesh->loss(), state.site_records(), compute, workspace);
-  all_reduce_max(setup_.mesh->tensor(), state.site_records(), compute, workspace);
+  link_.upload(compute, "write_site_elements", state.sites().elements, elements.data(), state.sites().elements.bytes());
+  all_reduce_max(setup_.mesh->loss(), state.sites().records, compute, workspace);
+  all_reduce_max(setup_.mesh->tensor(), state.sites().records, compute, workspace);
   if (setup_.calibrates) return;
   const RecordView<OptimizerProgress>& progress = state.progress();
-  state.options().quantizer->judge(compute, {.amax = state.site_amax(),
-                                             .scales = state.site_scales(),
-                                             .saturated = state.site_saturated(),
-                                             .elements = state.site_elements(),
+  state.options().quantizer->judge(compute, {.amax = state.sites().amax,
+                                             .scales = state.sites().scales,
+                                             .saturated = state.sites().saturated,
+                                             .elements = state.sites().elements,
                                              .step = state.record().field(&StepRecord::step),
                                              .replay_step = progress.field(&OptimizerProgress::replay_step),
                                              .replays = progress.field(&OptimizerProgress::replays),
@@ -58,18 +58,18 @@ void Executor::judge(const Instruction& instruction) {
                                              .refused = static_cast<std::int32_t>(Skip::refused)});
 }
 
-void Executor::scale_update(const Instruction& instruction) {
+void Executor::Impl::scale_update(const Instruction& instruction) {
   const ModelState& state = *setup_.state;
   Stream& compute = stream(instruction.stream);
   if (!held_.empty()) compute.wait(held_.back());
   for (int f = 0; f < state.flats(); ++f) {
-    if (state.flat(f).quantized) wait_for_readers(f, compute);
+    if (state.flat(f).quantized_after_updates()) wait_for_readers(f, compute);
   }
-  if (!state.site_scales().empty()) {
+  if (!state.sites().scales.empty()) {
     state.options().quantizer->update_scales(
-        compute, {.amax = state.site_amax(),
-                  .history = state.amax_history(),
-                  .scales = state.site_scales(),
+        compute, {.amax = state.sites().amax,
+                  .history = state.sites().history,
+                  .scales = state.sites().scales,
                   .skip = state.skip(),
                   .refreshes = static_cast<std::int32_t>(setup_.calibrates ? Skip::no_target : Skip::saturated)});
   }
@@ -77,7 +77,7 @@ void Executor::scale_update(const Instruction& instruction) {
                 [&](std::int64_t bytes) { return temp(instruction, DType::u8, {bytes}); });
 }
 
-void Executor::quantize_weights(const Instruction& instruction) {
+void Executor::Impl::quantize_weights(const Instruction& instruction) {
   const Bound& views = bound(instruction);
   setup_.state->refresh_compute(instruction.flat, views.stored, views.compute, stream(instruction.stream));
   if (setup_.state->flat(instruction.flat).shard.count == 1) {

@@ -2,48 +2,49 @@
 #include <algorithm>
 
 #include "ops/copy/copy.h"
-#include "step/executor.h"
+#include "step/executor_impl.h"
 
 namespace hawser::step {
 
 using program::Instruction;
 using program::Op;
 
-void Executor::wait_for_readers(int flat, Stream& stream) {
+void Executor::Impl::wait_for_readers(int flat, Stream& stream) {
   if (!held_.empty()) stream.wait(held_[static_cast<std::size_t>(flat)]);
 }
 
-void Executor::state_out(const Instruction& instruction) {
+void Executor::Impl::state_out(const Instruction& instruction) {
   wait_for_readers(instruction.flat, stream(instruction.stream));
   copy_buffers(instruction);
 }
 
 // What layers read, or a buffer that state_out copies to it.
-TensorView Executor::rounded_on_device(const Instruction& instruction) {
+TensorView Executor::Impl::rounded_on_device(const Instruction& instruction) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
   return flat.streamed ? staged(instruction, 1 + static_cast<int>(flat.slots.size()), flat.compute) : flat.compute;
 }
 
 // What is rounded after the optimizer's last phase, which cannot do it; empty: nothing.
-TensorView Executor::rounded_after(const Instruction& update) {
+TensorView Executor::Impl::rounded_after(const Instruction& update) {
   const FlatState& flat = setup_.state->flat(update.flat);
-  if (flat.quantized || !(flat.updated_on_host || flat.streamed)) return {};
-  const TensorView rounded = flat.updated_on_host ? host_weights(update.flat) : flat.compute;
+  if (flat.quantized_after_updates() || !(flat.updated_on_host() || flat.streamed)) return {};
+  const TensorView rounded = flat.updated_on_host() ? host_weights(update.flat) : flat.compute;
   if (rounded.raw() == flat.stored.raw()) return {};
-  return flat.updated_on_host ? rounded : rounded_on_device(update);
+  return flat.updated_on_host() ? rounded : rounded_on_device(update);
 }
 
-void Executor::update(const Instruction& instruction) {
+void Executor::Impl::update(const Instruction& instruction) {
   const int f = instruction.flat, phase = instruction.phase;
   const nn::Flat& flat = setup_.model->flat(f);
   const FlatState& state = setup_.state->flat(f);
   const Domain domain = flat.spec().domain;
   const bool sliced = domain == Domain::sliced || domain == Domain::kv_copies;
   const int copies = domain == Domain::kv_copies ? setup_.mesh->sizes().kv_copies : 1;
-  const bool host = state.updated_on_host;
-  const bool rounds = !host && !state.streamed && !state.quantized && state.compute.raw() != state.stored.raw();
+  const bool host = state.updated_on_host();
+  const bool rounds =
+      !host && !state.streamed && !state.quantized_after_updates() && state.compute.raw() != state.stored.raw();
   Stream& compute = stream(instruction.stream);
-  if (phase == 0 && (host || !state.stored_on_host() || !state.on_host)) wait_for_readers(f, compute);
+  if (phase == 0 && (host || !state.stored_on_host() || !state.on_host())) wait_for_readers(f, compute);
   const Bound& views = bound(instruction);
   if (!views.sent.sums.empty()) ops::fill(compute, {.y = views.sent.sums});
   if (!views.sent.flat.empty()) ops::fill(compute, {.y = views.sent.flat});  // the optimizer adds to it
@@ -79,14 +80,14 @@ void Executor::update(const Instruction& instruction) {
   // Of a skipped step, too: the buffer has nothing of the step before.
   if (!views.compute.empty()) ops::cast(compute, {.x = views.stored, .y = views.compute});
   if (host || !views.last_phase) return;
-  if (state.quantized) {
+  if (state.quantized_after_updates()) {
     if (!measures) setup_.state->measure(f, views.stored, compute);
   } else if (state.shard.count == 1) {
     setup_.state->transpose_unsharded(f, compute);
   }
 }
 
-void Executor::layer_update(const Instruction& instruction) {
+void Executor::Impl::layer_update(const Instruction& instruction) {
   const models::Model& model = *setup_.model;
   const ModelState& state = *setup_.state;
   Stream& compute = stream(instruction.stream);
@@ -110,7 +111,7 @@ void Executor::layer_update(const Instruction& instruction) {
   }
 }
 
-void Executor::exchange_update(const Instruction& instruction) {
+void Executor::Impl::exchange_update(const Instruction& instruction) {
   Stream& on = stream(instruction.stream);
   const nn::Flat& flat = setup_.model->flat(instruction.flat);
   const optim::Phase phase = setup_.optimizer->phases(flat)[static_cast<std::size_t>(instruction.phase)];

@@ -80,36 +80,42 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       const EqualShard shard = domain.optimizer;
       const std::vector<int>& of = stages[flats_.size()];
       if (std::ranges::find(of, options.stage) == of.end()) {
-        flats_.push_back({.held = false, .first_stage = false, .shard = shard});
+        flats_.push_back({.shard = shard, .held = false, .first_stage = false});
         continue;
       }
       const std::int64_t total = flat.total(shard.count), count = total / shard.count;
       FlatState state{
-          .first_stage = of.front() == options.stage, .begin = shard.index * count, .count = count, .shard = shard};
+          .begin = shard.index * count, .count = count, .shard = shard, .first_stage = of.front() == options.stage};
       const int number = static_cast<int>(flats_.size());
       state.streamed = options.host.streams(model, number);
-      state.on_host = options.host.has_state(number) || (state.streamed && !spec.trainable);
-      state.updated_on_host = options.host.updates && state.on_host && spec.trainable;
-      Carver& own = state.on_host ? host : carver;
-      state.quantized = options.quantizer != nullptr && quantizes_weights(spec);
-      state.quantized_on_load = (options.quantizer != nullptr || spec.packed()) && quantizes_loaded_weights(spec);
+      if (options.host.has_state(number) || (state.streamed && !spec.trainable)) {
+        state.memory = options.host.updates && spec.trainable ? StateMemory::updated_on_host : StateMemory::host;
+      }
+      Carver& own = state.on_host() ? host : carver;
+      if (options.quantizer != nullptr && quantizes_weights(spec)) {
+        state.quantizes = QuantizesWeights::after_updates;
+      } else if ((options.quantizer != nullptr || spec.packed()) && quantizes_loaded_weights(spec)) {
+        state.quantizes = QuantizesWeights::on_load;
+      }
       const DType gathered = spec.gathered_in(options.compute), stored = spec.stored_in(options.compute);
-      HAWSER_CHECK(!state.on_host || !spec.updated_by_layer, flat.name(),
+      HAWSER_CHECK(!state.on_host() || !spec.updated_by_layer, flat.name(),
                    ": what a layer updates cannot be in host memory");
       HAWSER_CHECK(!spec.updated_by_layer || (!spec.trainable && stored == DType::f32 && gathered == DType::f32),
                    flat.name(), ": what a layer updates is float32 and not trainable");
       if (state.streamed) {
         state.compute = host.take(gathered, nn::flat_shape(gathered, count));
-        state.stored =
-            gathered == stored && !state.quantized ? state.compute : own.take(stored, nn::flat_shape(stored, count));
+        state.stored = gathered == stored && !state.quantized_after_updates()
+                           ? state.compute
+                           : own.take(stored, nn::flat_shape(stored, count));
       } else if (domain.weights.count == 1) {
         const std::int64_t values = values_per_element(gathered);
         state.unsharded = carver.take(gathered, nn::flat_shape(gathered, total));
         state.compute = state.unsharded.rows(state.begin / values, count / values);
-        state.stored = gathered == stored && !state.quantized && !state.updated_on_host ? state.compute
-                                                                                        : own.take(stored, {count});
+        state.stored = gathered == stored && !state.quantized_after_updates() && !state.updated_on_host()
+                           ? state.compute
+                           : own.take(stored, {count});
         if (spec.transposed) state.transposed = carver.take(gathered, {total});
-      } else if (gathered == stored && !state.quantized && !state.updated_on_host) {
+      } else if (gathered == stored && !state.quantized_after_updates() && !state.updated_on_host()) {
         state.stored = state.compute = carver.take(stored, nn::flat_shape(stored, count));
       } else {
         state.stored = own.take(stored, {count});
@@ -121,8 +127,8 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       const nn::Flat& flat = model.flats()[f];
       if (flat.scale_count() == 0 || !flats_[f].held) continue;
       flats_[f].scales = carver.take(DType::f32, {flat.scale_count()});
-      const bool on_load = flats_[f].quantized_on_load;
-      if (on_load || (flats_[f].quantized && flat.spec().scaled)) {
+      const bool on_load = flats_[f].quantized_on_load();
+      if (on_load || (flats_[f].quantized_after_updates() && flat.spec().scaled)) {
         flats_[f].gemm_scales = carver.take(DType::f32, {kGemmScaleStride * flat.scale_count()});
       }
       // Not in an AmaxGroup: no step reduces it.
@@ -135,22 +141,23 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
         const nn::Flat& flat = model.flats()[f];
         if (!flat.spec().trainable || !state.held) continue;
         check_update(*options.optimizer, flat, state.shard.count);
-        HAWSER_CHECK(!state.updated_on_host || (options.optimizer->phases(flat).size() == 1 && !state.quantized),
+        HAWSER_CHECK(!state.updated_on_host() ||
+                         (options.optimizer->phases(flat).size() == 1 && !state.quantized_after_updates()),
                      flat.name(), ": an update on the host of several phases, or of quantized weights");
         for (const optim::StateSlot& slot : options.optimizer->slots(flat)) {
-          Carver& own = state.on_host ? host : carver;
+          Carver& own = state.on_host() ? host : carver;
           state.slots.push_back(own.take(slot.dtype, {nn::value_count(flat, slot.granularity, state.count)}));
         }
       }
     }
     optimizer_bytes_ = carver.used() - parameter_bytes_;
     kv_caches_.assign(static_cast<std::size_t>(model.layers()), {});
-    for (int layer = 0; options.kv_cache_rows > 0 && layer < model.layers(); ++layer) {
+    for (int layer = 0; options.kv_cache_rows && layer < model.layers(); ++layer) {
       const nn::AttentionConfig* const c = model.attention(layer);
       if (c == nullptr) continue;
       nn::KvCache& cache = kv_caches_[static_cast<std::size_t>(layer)];
-      cache.k = carver.take(options.compute, {options.kv_cache_rows, c->kv_heads, c->head_dim});
-      cache.v = carver.take(options.compute, {options.kv_cache_rows, c->kv_heads, c->head_dim});
+      cache.k = carver.take(options.compute, {*options.kv_cache_rows, c->kv_heads, c->head_dim});
+      cache.v = carver.take(options.compute, {*options.kv_cache_rows, c->kv_heads, c->head_dim});
     }
     kv_cache_bytes_ = carver.used() - optimizer_bytes_ - parameter_bytes_;
     const std::int64_t before_references = carver.used();
@@ -185,12 +192,12 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       auxiliary_statistics_ = carver.take(DType::f32, {model.auxiliary_layers(), loss->statistics()});
     }
     if (const auto sites = static_cast<std::int64_t>(options.scaled_sites.size()); sites > 0) {
-      site_scales_ = carver.take(DType::f32, {sites});
-      site_records_ = carver.take(DType::f32, {3, sites});
-      site_amax_ = site_records_.rows(0, 1).reshape({sites});
-      site_saturated_ = site_records_.rows(1, 1).reshape({sites});
-      site_elements_ = site_records_.rows(2, 1).reshape({sites});
-      amax_history_ = carver.take(DType::f32, {sites, options.quantizer->history()});
+      sites_.scales = carver.take(DType::f32, {sites});
+      sites_.records = carver.take(DType::f32, {3, sites});
+      sites_.amax = sites_.records.rows(0, 1).reshape({sites});
+      sites_.saturated = sites_.records.rows(1, 1).reshape({sites});
+      sites_.elements = sites_.records.rows(2, 1).reshape({sites});
+      sites_.history = carver.take(DType::f32, {sites, options.quantizer->history()});
     }
     amax_groups_.clear();
     for (int d = 0; d < kDomains; ++d) {
@@ -199,7 +206,7 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
         std::int64_t count = 0;
         for (std::size_t f = 0; f < flats_.size(); ++f) {
           const nn::FlatSpec& spec = model.flats()[f].spec();
-          if (!flats_[f].quantized || spec.domain != static_cast<Domain>(d)) continue;
+          if (!flats_[f].quantized_after_updates() || spec.domain != static_cast<Domain>(d)) continue;
           const bool cut = spec.domain == Domain::sliced || spec.domain == Domain::kv_copies;
           if ((cut && spec.scaled) != tensor_ranks) continue;
           members.push_back(f);
@@ -236,7 +243,7 @@ void ModelState::fill(const models::Model& model, Device& device) {
   for (const FlatState& flat : flats_) {
     if (!flat.scales.empty()) ops::fill(*stream, {.y = flat.scales, .value = 1.0});
   }
-  if (!site_scales_.empty()) ops::fill(*stream, {.y = site_scales_, .value = 1.0});
+  if (!sites_.scales.empty()) ops::fill(*stream, {.y = sites_.scales, .value = 1.0});
   set_progress({}, *stream);
   for (std::size_t i = 0; i < ropes_.size(); ++i) {
     const std::vector<float> frequencies = ops::rope_frequencies(model.description().ropes[i]);
@@ -280,12 +287,12 @@ void ModelState::set_progress(const OptimizerProgress& progress, Stream& stream)
 }
 
 std::int64_t FlatState::staged_stored_bytes() const {
-  if (quantized_on_load) return count * size_of(DType::f32);
+  if (quantized_on_load()) return count * size_of(DType::f32);
   return stored_on_host() ? stored.bytes() : 0;
 }
 
 std::int64_t FlatState::staged_compute_bytes() const {
-  return streamed && (quantized_on_load || stored.raw() != compute.raw()) ? compute.bytes() : 0;
+  return streamed && (quantized_on_load() || stored.raw() != compute.raw()) ? compute.bytes() : 0;
 }
 
 std::int64_t ModelState::staged_bytes() const {
@@ -302,7 +309,7 @@ void ModelState::refresh_compute(int flat, const TensorView& stored, const Tenso
   const bool copies = compute.raw() != stored.raw();
   if (copies && model_->flat(flat).spec().packed()) {
     ops::quantize_nf4(stream, {.x = stored, .q = compute});
-  } else if (copies && (state.quantized || state.quantized_on_load)) {
+  } else if (copies && (state.quantized_after_updates() || state.quantized_on_load())) {
     options_.quantizer->quantize_weights(stream, {.flat = model_->flat(flat), .begin = state.begin, .values = stored},
                                          state.scales, compute);
   } else if (copies) {
@@ -364,9 +371,9 @@ void ModelState::name_tables() {
     const ScaledSite& site = options_.scaled_sites[i];
     const auto row = static_cast<std::int64_t>(i);
     site_indices_[{site.layer, site.site, site.operand}] = row;
-    tables_.push_back({scale_table(site), site_scales_.rows(row, 1)});
+    tables_.push_back({scale_table(site), sites_.scales.rows(row, 1)});
     tables_.push_back({"quantization/amax_history/" + place_of(site),
-                       amax_history_.rows(row, 1).reshape({options_.quantizer->history()})});
+                       sites_.history.rows(row, 1).reshape({options_.quantizer->history()})});
   }
 }
 

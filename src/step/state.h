@@ -1,11 +1,25 @@
-// `ModelState`: a rank's memory that persists from step to step: its shard of every flat's parameters and moments, the
-// scales of a quantizer, the KV caches of generation, and the scalars that a step reads and writes. It is one region of
-// the device, and one of pinned host memory for what StateOptions::host names.
+// `ModelState`: a rank's memory that persists from step to step: its shard of every flat's parameters and moments
+// (`FlatState`), the scales of a quantizer, the KV caches of generation, and the scalars that a step reads and writes.
+// It is one region of the device, and one of pinned host memory for what StateOptions::host names.
+//
+// Example: a model of two flats, on two ranks that shard all of it (ZeRO-3), trained in bf16 with AdamW. Flat 0 is a
+// frozen embedding [1024, 64]. Flat 1 is the MLP of nn/flat.h, whose total(2) is 12,544 elements. FlatState on rank 1:
+//
+//                        flat 0                     flat 1
+//   begin, count         32,768 and 32,768          6,272 and 6,272
+//   compute              bf16, 65,536 bytes         bf16, 12,544 bytes     what layers read, when it is gathered
+//   stored               the same view              float32, 25,088 bytes  the master weights
+//   slots                none                       2 of 25,088 bytes      exp_avg and exp_avg_sq
+//
+// So rank 1 has 65,536 + 12,544 + 3 * 25,088 = 153,344 bytes of parameters and optimizer state: flat(1).stored is
+// float32 [6272], and element 0 of it is element 6,272 of the flat. With HostPlacement::state of flat 1, `stored` and
+// `slots` are in host memory, and the device has 65,536 + 12,544 bytes.
 #pragma once
 
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -23,59 +37,79 @@ namespace hawser::step {
 // Which shard of the flats of one domain a rank has.
 struct FlatSharding {
   EqualShard optimizer;  // master weights, moments and reduced gradients; what a rank saves of frozen weights
-  // What layers read: as `optimizer`, then it is gathered before use (FSDP, ZeRO-3), or whole on every rank, then it is
+  // What layers read. It is sharded as `optimizer`, and gathered before each use (FSDP, ZeRO-3), or whole on every rank, and
   // gathered after each update (ZeRO-1 and ZeRO-2).
   EqualShard weights;
 };
 
-// This rank's part of one flat: elements [begin, begin + count) of the flat buffer, as FlatSharding::optimizer says.
+// Where a flat's `stored` and `slots` are between steps, and where its update runs.
+enum class StateMemory {
+  device,  // They are on the device.
+  // They are in host memory (HostPlacement::state). A step copies them to the device and back: state_in and state_out.
+  host,
+  // They are in host memory, and the host's processor updates them there (HostPlacement::updates). The flat is
+  // trainable.
+  updated_on_host,
+};
+
+// When ModelState quantizes a flat's weights.
+enum class QuantizesWeights {
+  never,
+  on_load,        // once: a frozen flat in NF4, or in FP8 if there is a quantizer (quantize_loaded)
+  after_updates,  // a trainable flat with scales, if there is a quantizer
+};
+
+// A rank's memory of one flat.
 struct FlatState {
-  // Whether this rank's pipeline stage uses the flat. Otherwise count is 0, and there is no memory of it.
-  bool held = true;
-  // The first stage that holds it counts it in norms and saves it.
-  bool first_stage = true;
+  // Which part of the flat. It is elements [begin, begin + count) of the flat buffer, as FlatSharding::optimizer says.
   std::int64_t begin = 0, count = 0;
   EqualShard shard;
-  // HostPlacement::state: `slots` are in host memory, and so is `stored` unless it is the same view as `compute`,
-  // which is where `streamed` says. Ops of the device work on copies: in a step on those of state_in, otherwise on a
-  // copy that the caller makes.
-  bool on_host = false;
-  // With it, and HostPlacement::updates, of a trainable flat: its updates run on the host, on `stored` and `slots`
-  // where they are, and `stored` is the same view as `compute` only if that is in host memory, too.
-  bool updated_on_host = false;
-  // HostPlacement::streams: `compute` is in host memory, sharded in any case. A
-  // step reads the copies of load_weights; an update on the device rounds to a buffer there, which state_out copies to
-  // `compute`.
+  bool held = true;         // This rank's pipeline stage uses the flat. Otherwise count is 0, and there is no memory.
+  bool first_stage = true;  // This stage is the first that holds it: it counts the flat in norms and saves it.
+
+  // Where the memory is. In a step, ops of the device work on copies of what is in host memory. Outside of steps the
+  // caller makes such copies (engine/staged_weights.h).
+  StateMemory memory = StateMemory::device;
+  // HostPlacement::streams: `compute` is in host memory, and sharded in any case. A step reads the copies of
+  // load_weights. An update on the device rounds to a buffer there, which state_out copies to `compute`.
   bool streamed = false;
-  // [nn::flat_shape] of `count`, as `compute`. In FlatSpec::stored: the master weights of a trainable flat, float32
-  // unless a recipe says otherwise, or frozen ones. If `quantized_on_load`, these are only there while they are loaded,
-  // and `stored` is `compute`.
+
+  // Weights.
+  QuantizesWeights quantizes = QuantizesWeights::never;
+  // [nn::flat_shape] of `count`, in FlatSpec::stored: the master weights of a trainable flat, float32 unless a recipe
+  // says otherwise, or frozen ones. If they are quantized on load, they are only there while they are loaded, and
+  // `stored` is `compute`.
   TensorView stored;
-  // In FlatSpec::gathered: `stored` itself if the dtypes are equal, otherwise a rounded copy. If `quantized`, always a
-  // copy: the values that, times the scales, are about `stored`.
+  // [nn::flat_shape] of `count`, in FlatSpec::gathered. It is the same view as `stored` if the dtypes are equal, the
+  // weights are not quantized after updates, and they are not updated on the host. Otherwise it is a rounded copy: if
+  // the weights are quantized, the values that, times the scales, are about `stored`.
   TensorView compute;
-  bool quantized = false;  // ModelState quantizes `stored`: a trainable flat with scales and a quantizer
-  // A frozen flat in NF4, or in FP8 and a quantizer: its weights are quantized once, as they are loaded
-  // (quantize_loaded).
-  bool quantized_on_load = false;
-  // All elements in FlatSpec::gathered, if FlatSharding::weights is one shard; `compute` is this rank's part of it.
-  // Empty if the weights are sharded.
+  // All elements in FlatSpec::gathered, if FlatSharding::weights is one shard; `compute` is this rank's part of it. It is
+  // empty if the weights are sharded.
   TensorView unsharded;
-  TensorView transposed;  // `unsharded` with its matrices transposed (Flat::transposed_view). With FlatSpec::transposed
-  TensorView scales;      // float32 [Flat::scale_count()], 1 at first, on every rank; empty: none
-  // float32 [4 * Flat::scale_count()]: each of `scales`, 16 bytes apart, as GEMMs read them. If `quantized`, with
-  // `quantized_on_load`.
-  TensorView gemm_scales;
-  TensorView amax;  // float32 [Flat::scale_count()]: the maxima that `scales` come from. With either of the two
-  // float32 [count]: the gradient of a Verification::reference, and then its difference from that of the comparison. Of
-  // a trainable flat, with StateOptions::verifies.
+  // `unsharded` with its matrices transposed (Flat::transposed_view). It is empty without FlatSpec::transposed.
+  TensorView transposed;
+
+  // Scales of quantized weights. They are equal on every rank, and empty if there are none.
+  TensorView scales;       // float32 [Flat::scale_count()]. They are 1 at first.
+  TensorView gemm_scales;  // float32 [4 * Flat::scale_count()]: `scales`, 16 bytes apart, as GEMMs of FP8 read them
+  TensorView amax;         // float32 [Flat::scale_count()]: the maxima that `scales` come from
+
+  // float32 [count]: the gradient of a Verification::reference, and then its difference from that of the comparison.
+  // A trainable flat has it, with StateOptions::verifies.
   TensorView reference_gradient;
-  // By optim::Optimizer::slots(flat), each [nn::value_count]; none if frozen, or without StateOptions::optimizer.
+
+  // The optimizer's state, by optim::Optimizer::slots(flat): [nn::value_count] each. Frozen flats have none, and no
+  // flat has any without StateOptions::optimizer.
   std::vector<TensorView> slots;
 
-  bool stored_on_host() const { return stored.raw() == compute.raw() ? streamed : on_host; }
-  // Bytes of memory of the device that hold copies of `stored` and `compute`, or `stored` in float32 if
-  // `quantized_on_load`, where these cannot be used as they are outside of steps; 0: there is no need.
+  bool on_host() const { return memory != StateMemory::device; }
+  bool updated_on_host() const { return memory == StateMemory::updated_on_host; }
+  bool stored_on_host() const { return stored.raw() == compute.raw() ? streamed : on_host(); }
+  bool quantized_on_load() const { return quantizes == QuantizesWeights::on_load; }
+  bool quantized_after_updates() const { return quantizes == QuantizesWeights::after_updates; }
+  // Bytes of the device that work on the weights takes outside of steps: for copies of `stored` and `compute`, where
+  // these are in host memory, or for `stored` in float32 if the weights are quantized on load.
   std::int64_t staged_stored_bytes() const;
   std::int64_t staged_compute_bytes() const;
 };
@@ -102,15 +136,24 @@ struct AmaxGroup {
   TensorView amax;            // float32, of all these flats
 };
 
+// What ModelState keeps of StateOptions::scaled_sites, in their order. The views are empty if there are no sites.
+struct SiteState {
+  TensorView scales;   // float32 [sites]. They are 1 at first.
+  TensorView history;  // float32 [sites, nn::Quantizer::history()]: amaxes of earlier steps
+  // Of the running step: the amaxes, the elements beyond the range of the scale, and all elements that were counted.
+  TensorView amax, saturated, elements;  // float32 [sites]
+  TensorView records;                    // float32 [3, sites]: these three in one view
+};
+
 struct StateOptions {
   std::array<FlatSharding, kDomains> shardings;  // by Domain
   DType compute = DType::f32;
-  std::shared_ptr<const optim::Optimizer> optimizer;  // null: no slots
-  std::shared_ptr<const nn::Quantizer> quantizer;     // null: nothing is quantized
+  std::shared_ptr<const optim::Optimizer> optimizer;  // without it there are no slots
+  std::shared_ptr<const nn::Quantizer> quantizer;     // without it nothing is quantized in FP8
   std::vector<ScaledSite> scaled_sites;               // needs a quantizer
   HostPlacement host;
-  bool verifies = false;           // there are FlatState::reference_gradient
-  std::int64_t kv_cache_rows = 0;  // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
+  bool verifies = false;                      // there are FlatState::reference_gradient
+  std::optional<std::int64_t> kv_cache_rows;  // slots of each layer's KV cache (nn/kv_cache.h), if there are caches
   models::PipelinePartition partition;
   int stage = 0;  // of the partition
 
@@ -126,12 +169,19 @@ class ModelState {
   const StateOptions& options() const { return options_; }
   int flats() const { return static_cast<int>(flats_.size()); }
   const FlatState& flat(int i) const { return flats_[static_cast<std::size_t>(i)]; }
+
+  // What layers read besides weights.
   nn::RopeViews rope(int i) const {
     const auto index = static_cast<std::size_t>(i);
     return {ropes_.at(index), model_->description().ropes[index].interleaved};
   }
   // nn::LayerContext::alibi_slopes of a layer; empty without AttentionConfig::alibi. Equal layers share one tensor.
   TensorView alibi_slopes(int layer) const;
+  // The layer's KV cache, in the compute dtype: of this tensor rank's key-value heads. It is empty if the layer is no
+  // attention layer, and without kv_cache_rows.
+  const nn::KvCache& kv_cache(int layer) const { return kv_caches_[static_cast<std::size_t>(layer)]; }
+
+  // The scalars and results of a step.
   const RecordView<StepRecord>& record() const { return record_; }
   const RecordView<StepResult>& result() const { return result_; }
   const RecordView<OptimizerProgress>& progress() const { return progress_; }
@@ -140,8 +190,19 @@ class ModelState {
   const TensorView& loss_factor() const { return loss_factor_; }
   TensorView skip() const { return result_.field(&StepResult::skip); }  // int32 [1]: Skip
   const TensorView& parameter_norms() const { return norms_; }          // float32 [models::hf_tensors]
-  // float32 [layers with an auxiliary loss, its statistics]: of a step; empty if the model has no such layer
+  // float32 [layers with an auxiliary loss, its statistics]: of a step. It is empty if the model has no such layer.
   const TensorView& auxiliary_statistics() const { return auxiliary_statistics_; }
+  // Waits for the stream's work, then writes the progress of a resumed run.
+  void set_progress(const OptimizerProgress& progress, Stream& stream) const;
+
+  // Scales of x and dy, and the maxima of weights that ranks reduce together.
+  const SiteState& sites() const { return sites_; }
+  std::int64_t site_index(const ScaledSite& site) const;  // InternalError if it is not among them
+  const std::vector<AmaxGroup>& amax_groups() const { return amax_groups_; }
+  // What checkpoints have besides the flats: scales and histories of the sites.
+  const std::vector<StateTable>& tables() const { return tables_; }
+
+  // How much memory it is.
   std::int64_t bytes() const { return arena_.bytes(); }  // of the device; includes the four below
   std::int64_t parameter_bytes() const { return parameter_bytes_; }
   std::int64_t optimizer_bytes() const { return optimizer_bytes_; }
@@ -153,36 +214,19 @@ class ModelState {
   std::int64_t staged_bytes() const;
   // Of a copy of what a run's checkpoints have of this rank: trained weights, scales, slots, tables.
   std::int64_t saved_bytes() const;
-  // The layer's KV cache, in the compute dtype: of this tensor rank's key-value heads. Empty if the layer is no
-  // attention layer, or kv_cache_rows is 0.
-  const nn::KvCache& kv_cache(int layer) const { return kv_caches_[static_cast<std::size_t>(layer)]; }
   std::byte* data() const { return arena_.data(); }            // [bytes()]
-  std::byte* host_data() const { return host_arena_.data(); }  // [host_bytes()]; null: there is none
+  std::byte* host_data() const { return host_arena_.data(); }  // [host_bytes()]. It is null if these are 0.
 
-  // Of StateOptions::scaled_sites, in their order; empty if there are none. site_amax: of the running step.
-  const TensorView& site_scales() const { return site_scales_; }  // float32 [sites], 1 at first
-  const TensorView& site_amax() const { return site_amax_; }      // float32 [sites]
-  // float32 [sites]: of the running step, the elements beyond the range of the scale, and all that were counted
-  const TensorView& site_saturated() const { return site_saturated_; }
-  const TensorView& site_elements() const { return site_elements_; }
-  const TensorView& site_records() const { return site_records_; }  // float32 [3, sites]: the three above
-  const TensorView& amax_history() const { return amax_history_; }  // float32 [sites, nn::Quantizer::history()]
-  std::int64_t site_index(const ScaledSite& site) const;            // InternalError if it is not among them
-  const std::vector<AmaxGroup>& amax_groups() const { return amax_groups_; }
-  // What checkpoints have besides the flats: scales and histories of the sites.
-  const std::vector<StateTable>& tables() const { return tables_; }
-
-  // Waits for the stream's work, then writes the progress of a resumed run.
-  void set_progress(const OptimizerProgress& progress, Stream& stream) const;
+  // The passes that make `compute` of `stored`. The executor, and what loads weights, call them for one flat after
+  // another. `stored`: FlatState::stored, or a copy of it on the device if it is in host memory.
 
   // Enqueues the rounding of `stored` into `compute`, with the scales as they are, unless both are the same view; and
-  // the copies of the scales in FlatState::gemm_scales. `stored`: FlatState::stored, or a copy of it on the device if
-  // it is in host memory. If `quantized_on_load`, the weights in float32 or bf16. `compute`: FlatState::compute, or
-  // memory of the device for it.
+  // the copies of the scales in FlatState::gemm_scales. If the weights are quantized on load, `stored` has them in
+  // float32 or bf16. `compute`: FlatState::compute, or memory of the device for it.
   void refresh_compute(int flat, const TensorView& stored, const TensorView& compute, Stream& stream) const;
   // What a Linear reads beside a gathered weight, or a layer beside several (nn::Param::gemm_matrices).
   TensorView gemm_scale(int flat, int param) const;
-  // Enqueues FlatState::amax of this rank's shard, with `stored` as above.
+  // Enqueues FlatState::amax of this rank's shard.
   void measure(int flat, const TensorView& stored, Stream& stream) const;
   // Enqueues the scales that follow when the amaxes of all ranks are reduced.
   void weight_scales(int flat, Stream& stream) const;
@@ -202,7 +246,7 @@ class ModelState {
   std::vector<TensorView> ropes_;                    // frequencies
   std::map<std::vector<float>, TensorView> slopes_;  // of ALiBi, by their values
   TensorView optimizer_scalars_, loss_factor_, norms_, auxiliary_statistics_;
-  TensorView site_scales_, site_records_, site_amax_, site_saturated_, site_elements_, amax_history_;
+  SiteState sites_;
   std::map<std::tuple<int, nn::Site, nn::Operand>, std::int64_t> site_indices_;
   std::vector<AmaxGroup> amax_groups_;
   std::vector<StateTable> tables_;

@@ -14,13 +14,13 @@ void scale_weights(const ModelState& state, comm::Mesh& mesh, Stream& stream, co
     if (group.tensor_ranks) all_reduce_max(mesh.tensor(), group.amax, stream, workspace);
   }
   for (int f = 0; f < state.flats(); ++f) {
-    if (state.flat(f).quantized) state.weight_scales(f, stream);
+    if (state.flat(f).quantized_after_updates()) state.weight_scales(f, stream);
   }
 }
 
 void quantize_loaded(const ModelState& state, const models::Model& model, comm::Mesh& mesh, int flat,
                      const TensorView& values, const TensorView& compute, Stream& stream, const Workspace& workspace) {
-  HAWSER_CHECK(state.flat(flat).quantized_on_load, model.flat(flat).name(), ": not quantized as it is loaded");
+  HAWSER_CHECK(state.flat(flat).quantized_on_load(), model.flat(flat).name(), ": not quantized as it is loaded");
   // Shards begin at blocks, whose scales follow from their own weights.
   if (model.flat(flat).spec().packed()) return state.refresh_compute(flat, values, compute, stream);
   const Domain domain = model.flat(flat).spec().domain;

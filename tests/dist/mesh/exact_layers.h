@@ -212,8 +212,8 @@ inline void write_exact(engine::Session& session, float factor = 1) {
     const bool table = name.find("embed") != std::string::npos;
     if (!name.starts_with("layers.") && !table) continue;
     const step::FlatState& state = session.state().flat(f);
-    const Storage loaded(session.device(), DType::f32, {state.quantized_on_load ? state.count : 0});
-    const TensorView values = state.quantized_on_load ? loaded.view() : state.stored;
+    const Storage loaded(session.device(), DType::f32, {state.quantized_on_load() ? state.count : 0});
+    const TensorView values = state.quantized_on_load() ? loaded.view() : state.stored;
     for (std::int64_t i = 0; i < state.count; ++i) {
       const float value = exact_value(flat, state.begin + i, model.width()) * (table ? factor : 1.0f);
       if (values.dtype() == DType::f32) {
@@ -222,7 +222,7 @@ inline void write_exact(engine::Session& session, float factor = 1) {
         values.data<Bf16>()[i] = Bf16(value);
       }
     }
-    if (!state.quantized_on_load) continue;
+    if (!state.quantized_on_load()) continue;
     std::vector<Storage> workspaces;
     step::quantize_loaded(
         session.state(), model, session.mesh(), f, values, state.compute, session.stream(),

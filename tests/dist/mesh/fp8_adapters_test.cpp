@@ -69,8 +69,8 @@ void expect_the_cast(engine::Session& session, const Tensors& weights, const std
   for (int f = 0; f < session.state().flats(); ++f) {
     const nn::Flat& flat = session.model().flat(f);
     const step::FlatState& state = session.state().flat(f);
-    EXPECT_FALSE(state.quantized);
-    if (!state.quantized_on_load) continue;
+    EXPECT_FALSE(state.quantized_after_updates());
+    if (!state.quantized_on_load()) continue;
     EXPECT_EQ(state.stored.raw(), state.compute.raw());
     EXPECT_EQ(state.stored.bytes(), state.count);  // a byte each
     for (int p = 0; p < static_cast<int>(flat.params().size()); ++p, ++checked) {
@@ -125,7 +125,7 @@ TEST(Fp8Adapters, TheBaseIsTheCastOfItsWeights) {
       std::int64_t base_elements = 0, alignment = 0;
       for (int f = 0; f < session.state().flats(); ++f) {
         const step::FlatState& state = session.state().flat(f);
-        if (state.quantized_on_load) base_elements += state.count;
+        if (state.quantized_on_load()) base_elements += state.count;
         alignment += 8 * Device::kAlignment;
       }
       if (!session.state().flat(0).unsharded.empty()) continue;  // all ranks have two forms of all
@@ -134,7 +134,7 @@ TEST(Fp8Adapters, TheBaseIsTheCastOfItsWeights) {
       std::int64_t others = 0;
       for (int f = 0; f < session.state().flats(); ++f) {
         const step::FlatState& state = session.state().flat(f);
-        if (!model.flat(f).spec().trainable && !state.quantized_on_load) others += 2 * state.count;
+        if (!model.flat(f).spec().trainable && !state.quantized_on_load()) others += 2 * state.count;
         if (model.flat(f).spec().trainable) others -= 2 * state.count;  // copies in bf16
       }
       EXPECT_NEAR(static_cast<double>(session.state().parameter_bytes() - others + base_elements),

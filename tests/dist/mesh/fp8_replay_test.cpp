@@ -167,7 +167,7 @@ TEST(Fp8, SaturatedElementsAreCountedOnce) {
     }
     GrowingRun run(model, layout, *mesh, guarded(), true);
     EXPECT_EQ(run.run().step(GrowingRun::kGrows).result->skipped(), step::Skip::saturated);
-    std::vector<float> all = testing::floats_of(run.run().session().state().site_records());
+    std::vector<float> all = testing::floats_of(run.run().session().state().sites().records);
     const plan::Layout& used = run.run().layout();
     EXPECT_EQ(all[all.size() / 3 * 2], static_cast<float>(used.bounds.rows * used.micro_batches * model.width()));
     return all;

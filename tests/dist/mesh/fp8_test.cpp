@@ -176,7 +176,7 @@ TEST(Fp8, AGatheredWeightIsTheCastOfTheWeight) {
   int checked = 0;
   for (int f = 0; f < run.session().state().flats(); ++f) {
     const step::FlatState& state = run.session().state().flat(f);
-    if (!state.quantized) continue;
+    if (!state.quantized_after_updates()) continue;
     const nn::Flat& flat = model.flats()[static_cast<std::size_t>(f)];
     for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
       const std::vector<float>& masters = states.at(flat.params()[static_cast<std::size_t>(p)].name);

@@ -100,7 +100,7 @@ void expect_blocks(engine::Session& session, const Tensors& weights, const std::
   for (int f = 0; f < session.state().flats(); ++f) {
     const nn::Flat& flat = session.model().flat(f);
     const step::FlatState& state = session.state().flat(f);
-    ASSERT_EQ(state.quantized_on_load, flat.spec().packed());
+    ASSERT_EQ(state.quantized_on_load(), flat.spec().packed());
     if (!flat.spec().packed()) continue;
     EXPECT_EQ(state.stored.raw(), state.compute.raw());
     EXPECT_EQ(state.stored.bytes(), state.count / 64 * 36) << what;

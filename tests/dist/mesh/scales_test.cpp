@@ -289,7 +289,7 @@ TEST(Scales, LoadedOnesAreKept) {
     std::vector<float> all;
     for (int f = 0; f < session.state().flats(); ++f) {
       const step::FlatState& state = session.state().flat(f);
-      if (!state.quantized) continue;
+      if (!state.quantized_after_updates()) continue;
       all.push_back(*state.scales.data<float>());
       for (const float value : testing::floats_of(state.compute)) all.push_back(value);
     }
@@ -353,7 +353,7 @@ TEST(Scales, ASaturatedStepRunsAgain) {
   layout.quantizer = std::make_shared<DelayedScaling>(DelayedScaling::Settings{.replays = true});
   const auto mesh = rank_mesh(layout.mesh);
   const auto raise = [](engine::Session& session) {
-    const TensorView scales = session.state().site_scales();
+    const TensorView scales = session.state().sites().scales;
     std::fill_n(scales.data<float>(), scales.elements(), 16.0f);
   };
   const auto larger = [](ExactRun& run) { testing::write_exact(run.session(), 32); };

@@ -141,7 +141,7 @@ TEST(Streamed, LoadsWeights) {
       engine::load_weights(session, open, 7);
       EXPECT_EQ(session.state().host_bytes() > 0, streamed);
       bool quantized = false;
-      for (int f = 0; f < session.state().flats(); ++f) quantized |= session.state().flat(f).quantized_on_load;
+      for (int f = 0; f < session.state().flats(); ++f) quantized |= session.state().flat(f).quantized_on_load();
       EXPECT_EQ(quantized, precision == ComputePrecision::fp8);
       weights.push_back(testing::assembled(session));
       const testing::ToySteps steps(*open.model, layout, mesh->coordinate(),
