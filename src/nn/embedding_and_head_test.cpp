@@ -99,7 +99,7 @@ class TwoPieces : public Redistribute {
   struct Pieces : Sum {
     explicit Pieces(const TensorView& all) : y(all) {}
     int pieces() const override { return 2; }
-    RowPiece target(int p) override {
+    RowTarget target(int p) override {
       const std::int64_t first = p == 0 ? 0 : 4, rows = p == 0 ? 4 : y.size(0) - 4;
       return {y.rows(first, rows), first};
     }

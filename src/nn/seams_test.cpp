@@ -23,7 +23,7 @@ TEST(Seams, DefaultsEnqueueNothingAndReturnTheirArguments) {
   EXPECT_EQ(gather->all().view.raw(), x.raw());
   const auto sum = seams.redistribute->sum(ctx, x);
   ASSERT_EQ(sum->pieces(), 1);
-  EXPECT_EQ(sum->target(0).rows.view.raw(), x.raw());
+  EXPECT_EQ(sum->target(0).rows.raw(), x.raw());
   EXPECT_EQ(sum->target(0).first_row, 0);
   sum->written(0);
   sum->finish();

@@ -172,7 +172,7 @@ void lay_out(RunPlan& plan, const models::Model& model, int world, int threads, 
 
 void resolve_steps(RunPlan& plan, std::int64_t sequences) {
   if (plan.epochs <= 0) return;
-  constexpr double kRounding = 1e-6;  // in steps: 0.1 epochs of 30 sequences are 3, not 3.0000000000000004
+  constexpr double kRounding = 1e-6;  // in steps: 0.07 epochs of 100 sequences are 7, not 7.000000000000001
   const double steps = plan.epochs * static_cast<double>(sequences) / static_cast<double>(plan.global_batch_size);
   // The last step may read the first sequences of the next epoch.
   plan.steps = std::max<std::int64_t>(1, std::llround(std::ceil(steps - kRounding)));

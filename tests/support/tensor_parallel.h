@@ -51,7 +51,7 @@ class TensorParallel : public nn::Redistribute {
     AllReduced(nn::LayerContext& ctx, comm::Group& group, const TensorView& y, const TensorView& residual)
         : ctx_(ctx), group_(group), y_(y), residual_(residual) {}
     int pieces() const override { return 1; }
-    nn::RowPiece target(int) override { return {y_, 0}; }
+    nn::RowTarget target(int) override { return {y_, 0}; }
     void written(int) override {}
     void finish() override {
       all_reduce(ctx_, ctx_.compute(), group_, y_, comm::Reduction::sum);
@@ -68,7 +68,8 @@ class TensorParallel : public nn::Redistribute {
 };
 
 // With sequence parallelism. A gather's first piece is the rank's own rows, which the caller computes while the others
-// arrive. A sum has a piece for each rank's rows, the own ones last if each rank may have its own order.
+// arrive. A sum has a piece for each rank's rows, the own ones last if each rank may have its own order. Its
+// reduce-scatter begins after the last piece, and runs while the layer computes what it enqueues before finish().
 class SequenceParallel : public nn::Redistribute {
  public:
   explicit SequenceParallel(comm::Group& group) : group_(group) {}
@@ -131,17 +132,19 @@ class SequenceParallel : public nn::Redistribute {
       HAWSER_CHECK(y.size(0) * group.size() == parts_.size(0), "sum of ", y.text());
     }
     int pieces() const override { return group_.size(); }
-    nn::RowPiece target(int p) override {
+    nn::RowTarget target(int p) override {
       const std::int64_t rows = y_.size(0), first = (order_ == Order::same ? p : rank_of(group_, p + 1)) * rows;
       return {parts_.rows(first, rows), first};
     }
-    void written(int) override {}
-    void finish() override {
+    void written(int p) override {
+      if (p + 1 < pieces()) return;
       const std::int64_t bytes =
           comm::reduce_scatter_workspace(y_.elements(), y_.dtype(), group_.size(), ctx_.exchange().target());
       ctx_.exchange_after_compute();
       group_.reduce_scatter(ctx_.exchange(), parts_.reshape({parts_.elements()}), y_.reshape({y_.elements()}), false,
                             workspace_of(ctx_, bytes));
+    }
+    void finish() override {
       ctx_.compute_after_exchange();
       if (!residual_.empty()) ops::add(ctx_.compute(), {.a = y_, .b = residual_, .y = y_});
     }

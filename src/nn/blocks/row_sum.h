@@ -10,8 +10,8 @@ namespace hawser::nn {
 template <class Write>
 void write_pieces(Redistribute::Sum& sum, const Write& write) {
   for (int p = 0; p < sum.pieces(); ++p) {
-    const RowPiece piece = sum.target(p);
-    write(piece.rows.view, piece.first_row);
+    const RowTarget piece = sum.target(p);
+    write(piece.rows, piece.first_row);
     sum.written(p);
   }
 }

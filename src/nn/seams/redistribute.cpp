@@ -23,7 +23,7 @@ class LocalSum : public Redistribute::Sum {
   LocalSum(LayerContext& ctx, const TensorView& y, const TensorView& residual)
       : ctx_(ctx), y_(y), residual_(residual) {}
   int pieces() const override { return 1; }
-  RowPiece target(int) override { return {y_, 0}; }
+  RowTarget target(int) override { return {y_, 0}; }
   void written(int) override {}
   void finish() override {
     if (!residual_.empty()) ops::add(ctx_.compute(), {.a = y_, .b = residual_, .y = y_});

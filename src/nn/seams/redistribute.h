@@ -12,7 +12,7 @@
 //   x->finish();
 //   const auto sum = seams.redistribute->sum(ctx, y, residual);    // y, residual [4, C]: a reduce-scatter of [8, C]
 //   for (int p = 0; p < sum->pieces(); ++p) {
-//     const RowPiece piece = sum->target(p);
+//     const RowTarget piece = sum->target(p);
 //     ...                                                          // GEMM with this rank's columns of W_down
 //     sum->written(p);
 //   }
@@ -46,9 +46,15 @@ namespace hawser::nn {
 
 class LayerContext;
 
-// Rows [first_row, first_row + rows of the view) of a matrix with RowCounts::full rows.
+// Rows [first_row, first_row + rows of the view) of a gathered matrix, which has RowCounts::full rows.
 struct RowPiece {
   Scaled rows;
+  std::int64_t first_row = 0;
+};
+
+// Where a layer writes its part of rows [first_row, first_row + rows of the view) of a sum of RowCounts::full rows.
+struct RowTarget {
+  TensorView rows;
   std::int64_t first_row = 0;
 };
 
@@ -83,7 +89,7 @@ class Redistribute {
     virtual int pieces() const = 0;
     // Returns where the layer writes its own part of the sum, for the rows of piece p. The layer calls it once for each
     // piece, in order.
-    virtual RowPiece target(int p) = 0;
+    virtual RowTarget target(int p) = 0;
     // The layer calls it when it has enqueued the work that writes piece p on the compute stream, before target(p + 1).
     virtual void written(int p) = 0;
     // The layer calls it once, after the last written(). Work that it enqueues between the two may run during the tail

@@ -163,9 +163,9 @@ class GatherExchange : public nn::AttentionExchange {
 
 // ---- ring: keys of the other rank arrive while attention runs over the local ones; one part per chunk of keys
 
-class RingExchange : public nn::AttentionExchange {
+class TwoRankRing : public nn::AttentionExchange {
  public:
-  RingExchange(TestContext& ctx, const Line& line, int rank) : chunk_(line.chunk()) {
+  TwoRankRing(TestContext& ctx, const Line& line, int rank) : chunk_(line.chunk()) {
     for (const int owner : {rank, 1 - rank}) {
       for (int which = 0; which < 2; ++which) {
         const std::int64_t begin = Line::chunk_of(owner, which) * chunk_;
@@ -185,7 +185,7 @@ class RingExchange : public nn::AttentionExchange {
  private:
   class Round : public Call {
    public:
-    Round(LayerContext& ctx, const RingExchange& owner, const AttentionMask& mask, const AttentionTensors& tensors)
+    Round(LayerContext& ctx, const TwoRankRing& owner, const AttentionMask& mask, const AttentionTensors& tensors)
         : ctx_(ctx),
           owner_(owner),
           mask_(mask),
@@ -237,7 +237,7 @@ class RingExchange : public nn::AttentionExchange {
       return theirs;
     }
     LayerContext& ctx_;
-    const RingExchange& owner_;
+    const TwoRankRing& owner_;
     AttentionMask mask_;
     AttentionTensors tensors_;
     TensorView k_, v_, dk_, dv_, other_, gradient_;
@@ -352,7 +352,7 @@ TEST(AttentionExchange, GatheredKeysEqualOneRank) {
 }
 
 TEST(AttentionExchange, ARingEqualsOneRank) {
-  expect_one_ranks_results_everywhere<RingExchange>();
+  expect_one_ranks_results_everywhere<TwoRankRing>();
 }
 
 }  // namespace attention_test
