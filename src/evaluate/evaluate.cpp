@@ -131,6 +131,7 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
     return std::nullopt;
   }
   const models::Model& model = *input.open.model;
+  plan::check_loss(recipe, model, request.device.kind);
   plan::LayoutChoices choices =
       plan::layout_choices(recipe, model, ranks, plan::compute_dtype(recipe.precision, request.device.kind),
                            request.threads, request.device.kind);

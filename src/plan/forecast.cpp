@@ -95,8 +95,10 @@ Layout Forecaster::layout_of(const Recipe& recipe, const Candidate& candidate) c
 }
 
 Layout Forecaster::layout_of(const Recipe& recipe, const Candidate& candidate, const models::Model& model) const {
-  LayoutChoices choices = layout_choices(recipe, model, candidate.parallelism, compute_dtype(recipe.precision, target_),
-                                         threads_, target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
+  const DeviceKind device = target_.cuda ? DeviceKind::cuda : DeviceKind::cpu;
+  check_loss(recipe, model, device);
+  LayoutChoices choices =
+      layout_choices(recipe, model, candidate.parallelism, compute_dtype(recipe.precision, target_), threads_, device);
   apply(candidate, model, choices);
   if (choices_.complete) choices_.complete(choices, model);
   return derive(std::move(choices), model);

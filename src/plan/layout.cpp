@@ -8,6 +8,7 @@
 #include "nn/precision/fp8_block_scaling.h"
 #include "nn/precision/fp8_scaling.h"
 #include "ops/attention/attention.h"
+#include "ops/loss/linear_cross_entropy.h"
 #include "parallel/context/all_gather_exchange.h"
 #include "plan/run_plan.h"
 #include "tensor/dtype_dispatch.h"
@@ -225,8 +226,24 @@ LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, i
   return layout_choices(recipe, model, parallelism_of(recipe, world), compute, threads, device);
 }
 
+void check_loss(const Recipe& recipe, const models::Model& model, DeviceKind device) {
+  const nn::HeadConfig& head = model.description().head;
+  const bool sliced = head.vocabulary_slice.total > 0;
+  if (device != DeviceKind::cuda || sliced || head.columns() <= ops::kCudaMaxVocabulary) return;
+  const Problem place = problem_at(recipe, recipe.model.path.empty() ? "model.config" : "model.path");
+  Problems problems;
+  problems.add({.file = place.file,
+                .what = "the vocabulary is too large for the loss on a GPU",
+                .expected = cat("at most ", ops::kCudaMaxVocabulary, " tokens"),
+                .got = cat(head.columns()),
+                .at = place.at,
+                .hint = "run.device: cpu"});
+  problems.throw_if_any();
+}
+
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                    DeviceKind device) {
+  check_loss(recipe, model, device);
   return derive(layout_choices(recipe, model, world, compute, threads, device), model);
 }
 

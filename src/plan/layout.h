@@ -164,6 +164,10 @@ LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, c
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                    DeviceKind device = DeviceKind::cpu);
 
+// UserError if the device cannot compute the loss of the model's head: on CUDA, of more than ops::kCudaMaxVocabulary
+// columns of logits, unless tensor ranks slice them. Generation has no loss.
+void check_loss(const Recipe& recipe, const models::Model& model, DeviceKind device);
+
 // The parallelism of the recipe's keys. With pipeline stages the caller sets the partition.
 Parallelism parallelism_of(const Recipe& recipe, int world);
 

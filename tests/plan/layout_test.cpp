@@ -33,6 +33,33 @@ TEST(Layout, FollowsFromARecipe) {
   EXPECT_EQ(layout.policies[0].checkpointing, Checkpointing::full);
 }
 
+// A GPU's loss has a limit that the CPU's has not; a slice of the vocabulary has none.
+TEST(Layout, ALargerVocabularyThanAGpuCanHaveIsRejected) {
+  const auto rejection = [](std::int64_t vocabulary, std::int64_t total, DeviceKind device) -> std::string {
+    models::ModelDescription description = testing::toy_description();
+    description.embedding.vocabulary = description.head.vocabulary = vocabulary;
+    description.embedding.vocabulary_slice.total = description.head.vocabulary_slice.total = total;
+    Recipe recipe;
+    recipe.model.path = "model";
+    try {
+      plan::check_loss(recipe, models::Model(description), device);
+      plan::make_layout(recipe, models::Model(description), 1, DType::bf16, 1, device);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(rejection(442'368, 0, DeviceKind::cuda), "");
+  EXPECT_EQ(rejection(442'369, 0, DeviceKind::cpu), "");
+  EXPECT_EQ(rejection(442'369, 884'738, DeviceKind::cuda), "");
+  const std::string line = rejection(442'369, 0, DeviceKind::cuda);
+  EXPECT_NE(
+      line.find("the vocabulary is too large for the loss on a GPU (expected at most 442368 tokens, got 442369) at "
+                "model.path; try run.device: cpu"),
+      std::string::npos)
+      << line;
+}
+
 // Padding for FP8 on a GPU, and equal rows of tensor ranks.
 TEST(Layout, ChoicesHaveNoOrder) {
   const models::Model model(testing::toy_description(),

@@ -23,13 +23,16 @@
 // Aliasing: dx may be x (the same view); all other views are disjoint.
 // chunk_rows 0: chosen by loss_chunks. It changes the order of the sums in dweight and dbias, and the shapes of the
 // GEMMs.
-// CUDA: V is at most 442,368 (cuda::kMaxVocabulary), since a kernel has a row of logits in the shared memory of 8 SMs.
+// CUDA: V is at most kCudaMaxVocabulary.
 // Source: the idea of Liger-Kernel's fused_linear_cross_entropy and llmq's fused_classifier; written from scratch.
 #pragma once
 
 #include "ops/run_op.h"
 
 namespace hawser::ops {
+
+// 442,368: a kernel has a row of logits in the shared memory of 8 SMs. plan::check_loss rejects more in time.
+constexpr std::int64_t kCudaMaxVocabulary = 8 * 55296;
 
 struct LinearCrossEntropy {
   TensorView x, weight, bias, labels;

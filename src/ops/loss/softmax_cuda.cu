@@ -2,6 +2,7 @@
 
 #include "ops/cuda/bulk_copy.cuh"
 #include "ops/cuda/kernel.cuh"
+#include "ops/loss/linear_cross_entropy.h"
 #include "ops/loss/softcap_cuda.cuh"
 #include "ops/loss/softmax_cuda.h"
 
@@ -229,8 +230,8 @@ void launch(const CudaNative& native, const Call& call, int blocks, const Form& 
 
 void softmax_rows(const CudaNative& native, const SoftmaxRows& args) {
   if (args.rows == 0) return;
-  HAWSER_CHECK(args.vocabulary <= kMaxVocabulary, "linear_cross_entropy: the vocabulary is ", args.vocabulary,
-               "; CUDA supports at most ", kMaxVocabulary);
+  HAWSER_CHECK(args.vocabulary <= kCudaMaxVocabulary, "linear_cross_entropy: the vocabulary is ", args.vocabulary,
+               "; CUDA supports at most ", kCudaMaxVocabulary);
   // Three blocks per SM, so that loads of one overlap with the work of the others.
   int blocks = 1;
   while (blocks < 8 && args.stride > 18432 * blocks) blocks *= 2;

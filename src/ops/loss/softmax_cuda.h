@@ -19,7 +19,7 @@ struct SoftmaxRows {
   float* logits = nullptr;  // [rows, stride], at a multiple of 16 bytes
   std::int64_t rows = 0;
   std::int64_t stride = 0;      // a multiple of 64
-  std::int64_t vocabulary = 0;  // at most kMaxVocabulary
+  std::int64_t vocabulary = 0;  // at most kCudaMaxVocabulary
   const std::int32_t* labels = nullptr;
   std::int64_t first_token = 0;  // of the first row, for reports
   const void* bias = nullptr;    // [vocabulary] act; null: none
@@ -27,7 +27,6 @@ struct SoftmaxRows {
   const float* scale = nullptr;  // on the device; null: no gradients
   double* losses = nullptr;
 };
-constexpr std::int64_t kMaxVocabulary = 8 * 55296;
 
 void softmax_rows(const CudaNative& native, const SoftmaxRows& args);
 
