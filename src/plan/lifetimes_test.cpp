@@ -56,9 +56,9 @@ std::set<std::string> further_lifetimes(const RankPlan& plan) {
   std::map<int, std::vector<Use>> uses;
   for (std::size_t i = 0; i < plan.trace.items.size(); ++i) {
     for (const Access& access : plan.trace.items[i].record.accesses) {
-      const int b = index.find(access.address);
-      if (b >= 0 && buffers[static_cast<std::size_t>(b)].space != program::Space::persistent) {
-        uses[b].push_back({static_cast<int>(i), &access});
+      const std::optional<int> b = index.find(access.address);
+      if (b && buffers[static_cast<std::size_t>(*b)].space != program::Space::persistent) {
+        uses[*b].push_back({static_cast<int>(i), &access});
       }
     }
   }

@@ -53,9 +53,9 @@ std::map<std::string, std::uint64_t> offset_hashes(const RankPlan& plan) {
   std::map<std::string, std::string> texts;
   for (const TraceItem& item : plan.trace.items) {
     for (const Access& access : shared_views(item.record)) {
-      const int b = index.find(access.address);
-      HAWSER_CHECK(b >= 0, item.record.name, " outside all buffers");
-      const auto at = static_cast<std::size_t>(b);
+      const std::optional<int> b = index.find(access.address);
+      HAWSER_CHECK(b.has_value(), item.record.name, " outside all buffers");
+      const auto at = static_cast<std::size_t>(*b);
       HAWSER_CHECK(buffers[at].space != program::Space::persistent_host, item.record.name, " on state in host memory");
       const bool persistent = buffers[at].space == program::Space::persistent;
       const auto inside = static_cast<std::int64_t>(access.address - buffers[at].address);

@@ -158,13 +158,13 @@ std::vector<std::string> check_memory(const RankTrace& rank) {
     for (const Access& access : trace.items[i].record.accesses) {
       buffer_of.push_back(-1);
       if (access.row_bytes == 0 || access.rows == 0) continue;
-      const int buffer = index.find(access.address);
-      if (buffer < 0) {
+      const std::optional<int> buffer = index.find(access.address);
+      if (!buffer) {
         defects.add(cat("access outside every buffer: ", describe(trace, static_cast<int>(i))));
         continue;
       }
-      buffer_of.back() = buffer;
-      const Buffer& b = buffers[static_cast<std::size_t>(buffer)];
+      buffer_of.back() = *buffer;
+      const Buffer& b = buffers[static_cast<std::size_t>(*buffer)];
       if (access.end() <= b.address + static_cast<std::uint64_t>(b.bytes)) continue;
       defects.add(cat(b.name, " is accessed past its end: ", describe(trace, static_cast<int>(i))));
       inside = false;

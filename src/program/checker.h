@@ -15,7 +15,7 @@ struct RankTrace {
   int rank = 0;
   const Trace* trace = nullptr;
   const std::vector<Buffer>* buffers = nullptr;  // required by check_memory
-  const Placement* placement = nullptr;          // of the device's arena; null: offsets are not checked
+  const Placement* placement = nullptr;          // of the device's arena. Offsets without one are not checked.
   const Placement* host_placement = nullptr;     // of the host's
 };
 

@@ -19,7 +19,8 @@ struct Part {
   int communicator = 0;
   int number = 0;  // index in this rank's collectives on the communicator; for pairs, in the sends or receives per peer
   int partner = -1;  // sends and receives: index of the other rank in `ranks`, -1 if unknown
-  // Parts that meet have one number, the same on all ranks. -1: it waits for no other rank, because none is known.
+  // Parts that meet have one number, the same on all ranks. It is -1 of a part that waits for no other
+  // rank, because none is known.
   int meeting = -1;
 };
 

@@ -17,13 +17,13 @@ BufferIndex::BufferIndex(const std::vector<Buffer>& buffers) : recent_(kRecent, 
   if (!std::is_sorted(starts_.begin(), starts_.end())) std::sort(starts_.begin(), starts_.end());
 }
 
-int BufferIndex::find(std::uint64_t address) const {
+std::optional<int> BufferIndex::find(std::uint64_t address) const {
   int& recent = recent_[(address >> 20) % kRecent];  // regions of the meta device start at multiples of 1 MiB
   if (recent >= 0 && contains(recent, address)) return recent;
   const auto it = std::upper_bound(starts_.begin(), starts_.end(), std::pair(address, std::numeric_limits<int>::max()));
-  if (it == starts_.begin()) return -1;
+  if (it == starts_.begin()) return std::nullopt;
   const int buffer = std::prev(it)->second;
-  if (!contains(buffer, address)) return -1;
+  if (!contains(buffer, address)) return std::nullopt;
   recent = buffer;
   return buffer;
 }
@@ -40,10 +40,10 @@ Lifetimes::Lifetimes(const Trace& trace, const Order& order, const std::vector<B
     const TraceItem& item = trace.items[i];
     accessed_begin_.push_back(accessed_.size());
     for (const Access& access : item.record.accesses) {
-      const int buffer = index.find(access.address);
-      if (buffer < 0) continue;
-      accessed_.push_back(buffer);
-      const auto b = static_cast<std::size_t>(buffer);
+      const std::optional<int> buffer = index.find(access.address);
+      if (!buffer) continue;
+      accessed_.push_back(*buffer);
+      const auto b = static_cast<std::size_t>(*buffer);
       const Buffer& owner = buffers[b];
       HAWSER_CHECK(access.end() <= owner.address + static_cast<std::uint64_t>(owner.bytes), item.record.name,
                    " runs over the end of ", owner.name);

@@ -25,10 +25,11 @@ bool RangeSet::add(const Range& range) {
   return true;
 }
 
-std::int64_t RangeSet::overlapping_end(const Range& range) const {
+std::optional<std::int64_t> RangeSet::overlapping_end(const Range& range) const {
   const auto at = std::upper_bound(ranges_.begin(), ranges_.end(), range.first,
                                    [](std::int64_t begin, const Range& a) { return begin < a.second; });
-  return at != ranges_.end() && at->first < range.second ? at->second : -1;
+  if (at == ranges_.end() || at->first >= range.second) return std::nullopt;
+  return at->second;
 }
 
 OccupiedRanges::OccupiedRanges(std::vector<std::uint32_t> ends) : ends_(std::move(ends)), slot_of_(ends_.size()) {
@@ -164,7 +165,7 @@ void OccupiedRanges::find(std::size_t rank, const int* also, const int* also_end
 
 bool OccupiedRanges::free(const Range& range) {
   for (std::size_t i = 0; i < sets_.size(); ++i) {
-    if (sets_[i]->overlapping_end(range) < 0) continue;
+    if (!sets_[i]->overlapping_end(range)) continue;
     std::swap(sets_[i], sets_[0]);  // it probably overlaps the next range, too
     return false;
   }
@@ -174,8 +175,8 @@ bool OccupiedRanges::free(const Range& range) {
 std::int64_t OccupiedRanges::lowest_gap(std::int64_t size) const {
   std::int64_t lowest = 0;
   for (std::size_t left = sets_.size(), i = 0; left > 0; --left, i = i + 1 < sets_.size() ? i + 1 : 0) {
-    for (std::int64_t end = 0; (end = sets_[i]->overlapping_end({lowest, lowest + size})) >= 0;) {
-      lowest = end;
+    while (const auto end = sets_[i]->overlapping_end({lowest, lowest + size})) {
+      lowest = *end;
       left = sets_.size();  // all others again
     }
   }

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -34,8 +35,8 @@ class RangeSet {
       ranges_.back().second = std::max(ranges_.back().second, range.second);
     }
   }
-  // The end of the first of the set's ranges that overlaps the range; -1: none does.
-  std::int64_t overlapping_end(const Range& range) const;
+  // The end of the first of the set's ranges that overlaps the range.
+  std::optional<std::int64_t> overlapping_end(const Range& range) const;
   bool empty() const { return ranges_.empty(); }
   void clear() { ranges_.clear(); }
 

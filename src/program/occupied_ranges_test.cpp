@@ -97,12 +97,12 @@ TEST(RangeSet, JoinsRangesThatMeet) {
   EXPECT_TRUE(set.add({10, 20}));
   EXPECT_TRUE(set.add({30, 40}));
   EXPECT_FALSE(set.add({12, 20}));
-  EXPECT_EQ(set.overlapping_end({20, 30}), -1);
+  EXPECT_FALSE(set.overlapping_end({20, 30}));
   EXPECT_EQ(set.overlapping_end({0, 100}), 20);
   EXPECT_TRUE(set.add({20, 30}));
   EXPECT_EQ(set.overlapping_end({0, 11}), 40);
   EXPECT_TRUE(set.add({0, 5}));
-  EXPECT_EQ(set.overlapping_end({5, 10}), -1);
+  EXPECT_FALSE(set.overlapping_end({5, 10}));
   EXPECT_TRUE(set.add({1, 50}));
   EXPECT_FALSE(set.add({0, 50}));
 }

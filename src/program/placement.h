@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,7 +38,8 @@ struct Buffer {
 
 // Of the buffers of one space.
 struct Placement {
-  // By buffer: bytes from the arena's begin, a multiple of Device::kAlignment. -1: in another space, or never accessed.
+  // By buffer: bytes from the arena's begin, a multiple of Device::kAlignment. A buffer of another space, or one that
+  // is never accessed, has -1.
   std::vector<std::int64_t> offsets;
   std::int64_t bytes = 0;  // size of the step's arena
   bool placed = false;     // offsets were computed; otherwise `bytes` is an estimate
@@ -46,8 +48,8 @@ struct Placement {
   std::vector<int> peak_buffers;
   // Sum of the sizes of peak_buffers, each rounded up to Device::kAlignment. A lower bound of `bytes`.
   std::int64_t live_bytes = 0;
-  // Index of the trace item near whose start they are live: the first access to the buffer that completes the peak. -1:
-  // no buffer is placed.
+  // Index of the trace item near whose start they are live: the first access to the buffer that completes the peak. It
+  // is -1 if no buffer is placed.
   int peak_item = -1;
 };
 
@@ -61,7 +63,7 @@ class Lifetimes {
   // True if every access to `a` has completed before any access to `b` starts.
   bool before(int a, int b) const;
   bool disjoint(int a, int b) const { return before(a, b) || before(b, a); }
-  // Indices of the first and last trace items, in the order of the trace, that access the buffer; -1: never accessed.
+  // Indices of the first and last trace items, in the order of the trace, that access the buffer; -1 if not used().
   int first_item(int buffer) const { return first_[static_cast<std::size_t>(buffer)]; }
   int last_item(int buffer) const { return last_[static_cast<std::size_t>(buffer)]; }
   // The buffers that an item accesses, one for each access to a buffer.
@@ -69,7 +71,8 @@ class Lifetimes {
     const auto i = static_cast<std::size_t>(item);
     return std::span(accessed_).subspan(accessed_begin_[i], accessed_begin_[i + 1] - accessed_begin_[i]);
   }
-  // 1-based position, among the items of `stream`, of that stream's last access to the buffer; 0: it has none.
+  // 1-based position, among the items of `stream`, of that stream's last access to the buffer. It is 0 if there is
+  // none.
   int last_position(int buffer, int stream) const {
     return last_position_[static_cast<std::size_t>(buffer * streams_ + stream)];
   }
@@ -92,7 +95,7 @@ class Lifetimes {
 class BufferIndex {
  public:
   explicit BufferIndex(const std::vector<Buffer>& buffers);
-  int find(std::uint64_t address) const;  // index of the buffer; -1: none
+  std::optional<int> find(std::uint64_t address) const;  // index of the buffer
 
  private:
   bool contains(int buffer, std::uint64_t address) const {

@@ -76,7 +76,7 @@ struct Instruction {
   int id = 0;  // index in the program
   Op op = Op::begin_step;
   StreamId stream = StreamId::compute;
-  // -1: not used by the op. `flat` indexes models::Model::flats().
+  // Numbers that the op does not use are -1, here and below. `flat` indexes models::Model::flats().
   int flat = -1, layer = -1, micro_batch = -1;
   int phase = 0;  // update, optimizer_*: index in optim::Optimizer::phases()
   // For an op that reads weights: ids of the instructions, gathers or load_weights, whose buffers hold them, one for
@@ -92,7 +92,7 @@ struct Instruction {
   int dy = -1;        // the backward ops: the gradient of the output
   int saved = -1;     // the passes of a layer, offload, load: its saved tensors. Itself if it is -1
   // state_in: itself. update, state_out, quantize_weights: the state_in that owns the buffers of the flat's state.
-  // gather: the load_weights that owns the buffer of the shard. -1: the state is on the device.
+  // gather: the load_weights that owns the buffer of the shard. It is -1 if the state is on the device.
   int staged = -1;
   // state_in: the master weights without the optimizer's slots. state_out: the weights as layers read them alone.
   bool weights_only = false;

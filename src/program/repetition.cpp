@@ -184,27 +184,28 @@ bool ShortTrace::shorten(TraceItem& item, std::size_t index) const {
     Access& own = item.record.accesses[a++];
     const int first = buffer < 0 ? -1 : lifetimes_.first_item(buffer);
     if (first < begin_ || first >= end) return;
-    const int other = first - left_out_ < 0 ? -1 : counterpart(buffer, static_cast<std::size_t>(first - left_out_));
-    if (other < 0) {
+    const std::optional<int> other =
+        first < left_out_ ? std::nullopt : counterpart(buffer, static_cast<std::size_t>(first - left_out_));
+    if (!other) {
       found = false;
       return;
     }
     own.address = access.address - buffers_[static_cast<std::size_t>(buffer)].address +
-                  buffers_[static_cast<std::size_t>(other)].address;
+                  buffers_[static_cast<std::size_t>(*other)].address;
   });
   return found;
 }
 
-int ShortTrace::counterpart(int buffer, std::size_t item) const {
+std::optional<int> ShortTrace::counterpart(int buffer, std::size_t item) const {
   const auto first = static_cast<std::size_t>(lifetimes_.first_item(buffer));
   const std::span<const int> here = lifetimes_.accessed(static_cast<int>(first)),
                              there = lifetimes_.accessed(static_cast<int>(item));
   const auto place = static_cast<std::size_t>(std::ranges::find(here, buffer) - here.begin());
-  if (place >= there.size()) return -1;
+  if (place >= there.size()) return std::nullopt;
   const int other = there[place];
   const Buffer &a = buffers_[static_cast<std::size_t>(buffer)], &b = buffers_[static_cast<std::size_t>(other)];
   const bool same = a.bytes == b.bytes && a.space == b.space && lifetimes_.first_item(other) == static_cast<int>(item);
-  return same ? other : -1;
+  return same ? std::optional(other) : std::nullopt;
 }
 
 bool ShortTrace::repeat_offsets(std::vector<std::int64_t>& offsets, std::size_t tile, Space space) const {
@@ -212,10 +213,10 @@ bool ShortTrace::repeat_offsets(std::vector<std::int64_t>& offsets, std::size_t 
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const int first = lifetimes_.first_item(static_cast<int>(b));
     if (first < begin_ || first >= begin_ + left_out_ || buffers_[b].space != space) continue;
-    const int other =
+    const std::optional<int> other =
         counterpart(static_cast<int>(b), static_cast<std::size_t>(begin_ - length + (first - begin_) % length));
-    if (other < 0) return false;
-    offsets[b] = offsets[static_cast<std::size_t>(other)];
+    if (!other) return false;
+    offsets[b] = offsets[static_cast<std::size_t>(*other)];
   }
   return true;
 }

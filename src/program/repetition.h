@@ -53,8 +53,8 @@ class ShortTrace {
   bool cut(const Repetition& repetition);
   bool lives_repeat() const;
   bool shorten(TraceItem& item, std::size_t index) const;
-  // The buffer whose first access is at the same place of `item` as that of `buffer` in its own first item; -1: none.
-  int counterpart(int buffer, std::size_t item) const;
+  // The buffer whose first access is at the same place of `item` as that of `buffer` in its own first item.
+  std::optional<int> counterpart(int buffer, std::size_t item) const;
 
   const Trace& complete_;
   const Lifetimes& lifetimes_;

@@ -110,8 +110,9 @@ ReplayDevice::ReplayDevice(Device& device, const ReplaySetup& setup) : Forwardin
   for (std::size_t i = 0; i < trace.items.size(); ++i) {
     const OpRecord& record = trace.items[i].record;
     for (Access access : record.accesses) {
-      const int b = index.find(access.address);
-      HAWSER_CHECK(b >= 0, record.name, " accesses memory outside of all buffers");
+      const std::optional<int> found = index.find(access.address);
+      HAWSER_CHECK(found.has_value(), record.name, " accesses memory outside of all buffers");
+      const int b = *found;
       const program::Buffer& buffer = buffers[static_cast<std::size_t>(b)];
       const bool persistent = is_persistent(buffer.space);
       const std::byte* const state = buffer.space == program::Space::persistent ? setup.state : setup.host_state;

@@ -153,9 +153,9 @@ std::int64_t most_stored(const plan::RankPlan& plan) {
   std::map<int, Use> uses;  // in the order of the host's calls
   for (std::size_t i = 0; i < plan.trace.items.size(); ++i) {
     for (const Access& access : plan.trace.items[i].record.accesses) {
-      const int b = index.find(access.address);
-      if (b < 0 || buffers[static_cast<std::size_t>(b)].category != "saved activations") continue;
-      Use& use = uses[b];
+      const std::optional<int> b = index.find(access.address);
+      if (!b || buffers[static_cast<std::size_t>(*b)].category != "saved activations") continue;
+      Use& use = uses[*b];
       if (use.first < 0) use.first = static_cast<int>(i);
       use.last = static_cast<int>(i);
     }

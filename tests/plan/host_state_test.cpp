@@ -149,7 +149,8 @@ TEST(HostStatePlan, UpdatesOnTheHostNeedItsMemoryAlone) {
     if (item.kind != TraceItem::Kind::work) continue;
     EXPECT_EQ(item.record.on_host, op_of(host, item) == Op::update);
     for (const Access& access : item.record.accesses) {
-      const program::Space space = host.buffers.buffers[static_cast<std::size_t>(buffers.find(access.address))].space;
+      const program::Space space =
+          host.buffers.buffers[static_cast<std::size_t>(buffers.find(access.address).value())].space;
       const bool of_host = space == program::Space::host || space == program::Space::persistent_host;
       if (item.record.on_host) {
         EXPECT_TRUE(of_host) << item.record.name;
