@@ -65,7 +65,7 @@ TEST(CommandLine, FillsInTheOptionsOfEachCommand) {
   commands.generate = [](const GenerateOptions& options) {
     EXPECT_EQ(options.prompt.value_or("-- a, [b]"), "-- a, [b]");
     EXPECT_EQ(options.prompt_ids, options.prompt ? std::vector<std::int64_t>{} : (std::vector<std::int64_t>{1, 2, 30}));
-    EXPECT_EQ(options.max_tokens, 0);
+    EXPECT_FALSE(options.max_tokens);
     return 13;
   };
   EXPECT_EQ(run_words({"generate", "--model", "m", "--prompt=-- a, [b]"}, commands), 13);

@@ -76,11 +76,10 @@ struct GenerateOptions {
   std::string prompts;  // a file
   bool chat = false;
   std::string system, tools, chat_template;
-  std::string output;                   // of `prompts`; "": standard output
-  std::int64_t max_tokens = 0;          // not given
-  std::int64_t batch = 0, context = 0;  // 0: not given
+  std::string output;  // of `prompts`; "": standard output
+  std::optional<std::int64_t> max_tokens, batch, context;
   double temperature = 0, top_p = 1;
-  std::int64_t top_k = 0;
+  std::optional<std::int64_t> top_k;
   std::uint64_t seed = 0;
   std::vector<std::string> stops;
 };

@@ -102,7 +102,7 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
     });
   };
   const auto number = [&](const char* name, std::int64_t min, std::int64_t max, const char* help,
-                          std::int64_t GenerateOptions::*field) {
+                          std::optional<std::int64_t> GenerateOptions::*field) {
     add(name, "N", help,
         [=](const std::string& value) { options.get()->*field = whole_number(name, value, min, max); });
   };

@@ -63,8 +63,8 @@ void print_rates(const Counts& counts) {
 
 Json answer_json(const OpenGeneration& input, const generate::Prompt& prompt, const Answer& answer, bool ids) {
   Json json;
-  if (prompt.line > 0) json["line"] = prompt.line;
-  if (prompt.line > 0 && !prompt.text.empty()) json["prompt"] = prompt.text;
+  if (prompt.line) json["line"] = *prompt.line;
+  if (prompt.line && !prompt.text.empty()) json["prompt"] = prompt.text;
   if (ids) json["prompt_ids"] = prompt.ids;
   if (ids || !input.tokenizer) json["ids"] = answer.ids;
   json["ended"] = answer.end != Answer::End::length;

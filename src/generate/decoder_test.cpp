@@ -328,7 +328,7 @@ TEST(Open, TheBatchRespectsTheMemory) {
     const std::vector<plan::Layout> layouts = pass_layouts({}, *model.model, size, 1, DeviceKind::cpu);
     return planned_memory(*model.model, layouts).device + plan::overhead_of(plan::load_target("cpu"), {}, 0);
   };
-  const auto request_of = [&](std::int64_t memory, std::int64_t batch, std::int64_t max_tokens = 9) {
+  const auto request_of = [&](std::int64_t memory, std::optional<std::int64_t> batch, std::int64_t max_tokens = 9) {
     Recipe recipe;
     recipe.memory.capacity = Bytes(memory);
     return GenerateRequest{
@@ -336,7 +336,7 @@ TEST(Open, TheBatchRespectsTheMemory) {
   };
   const auto sequences = [&](std::int64_t memory) {
     Problems problems;
-    const auto input = open_generation(request_of(memory, 0), problems);
+    const auto input = open_generation(request_of(memory, std::nullopt), problems);
     HAWSER_CHECK(input.has_value(), problems.lines());
     return input->size.sequences;
   };
@@ -357,12 +357,12 @@ TEST(Open, TheBatchRespectsTheMemory) {
       return at == message.npos ? "" : message.substr(at + 6);
     }
   };
-  EXPECT_EQ(hint(request_of(needed(1, 10) - 1, 0)), "fewer --max-tokens");
-  GenerateRequest longer = request_of(needed(1, 100) - 1, 0, 1);
+  EXPECT_EQ(hint(request_of(needed(1, 10) - 1, std::nullopt)), "fewer --max-tokens");
+  GenerateRequest longer = request_of(needed(1, 100) - 1, std::nullopt, 1);
   longer.prompts.clear();
   longer.prompt_ids.assign(100, 5);
   EXPECT_EQ(hint(longer), "shorter prompts") << "one token is the fewest";
-  EXPECT_EQ(hint(request_of(needed(1, 1) - 1, 0)), "");
+  EXPECT_EQ(hint(request_of(needed(1, 1) - 1, std::nullopt)), "");
   EXPECT_EQ(hint(request_of(std::max(needed(1, 10), needed(7, 2)), 7)), "a smaller --batch, or fewer --max-tokens");
   EXPECT_EQ(hint(request_of(needed(1, 10), 7, 9000)), "a smaller --batch with fewer --max-tokens");
   EXPECT_EQ(hint(request_of(needed(1, 2), 7, 1)), "a smaller --batch");

@@ -67,9 +67,9 @@ void add_new(const Problems& found, Problems& problems) {
 
 std::int64_t positions_of(const GenerateRequest& request, const OpenGeneration& input) {
   if (request.chat) {
-    if (request.context > 0) return request.context;
+    if (request.context) return *request.context;
     const std::int64_t model = input.open.model->description().max_position;
-    return std::max(request.max_tokens + 1, model > 0 ? std::min(model, kContext) : kContext);
+    return std::max(request.max_tokens.value_or(0) + 1, model > 0 ? std::min(model, kContext) : kContext);
   }
   std::size_t longest = 0;
   for (const Prompt& prompt : input.prompts) longest = std::max(longest, prompt.ids.size());
@@ -169,10 +169,10 @@ void fit(const GenerateRequest& request, OpenGeneration& input) {
   const std::int64_t max = input.device.kind == DeviceKind::cuda ? kBatchCuda : kBatchCpu;
   const auto asked = std::max<std::int64_t>(1, static_cast<std::int64_t>(input.prompts.size()));
   const std::int64_t positions = positions_of(request, input);
-  std::int64_t sequences = std::min(asked, request.batch > 0 ? request.batch : max);
+  std::int64_t sequences = std::min(asked, request.batch.value_or(max));
   // Row indices of the KV cache are 32-bit.
   const std::int64_t rows = std::numeric_limits<std::int32_t>::max() / positions;
-  if (request.batch == 0) sequences = std::max<std::int64_t>(1, std::min(sequences, rows));
+  if (!request.batch) sequences = std::max<std::int64_t>(1, std::min(sequences, rows));
   if (sequences > rows) {
     throw UserError(Problem{.what = "KV cache too large",
                             .expected = cat("at most ", rows, " sequences of ", positions, " tokens"),
@@ -183,7 +183,7 @@ void fit(const GenerateRequest& request, OpenGeneration& input) {
   input.size = {.sequences = sequences, .positions = positions};
   MemoryCheck check(input);
   bool fits = check.fits(input.size);
-  while (request.batch == 0 && sequences > 1 && !fits) {
+  while (!request.batch && sequences > 1 && !fits) {
     sequences /= 2;
     input.size.sequences = sequences;
     fits = check.fits(input.size);
@@ -195,7 +195,7 @@ void fit(const GenerateRequest& request, OpenGeneration& input) {
 std::optional<OpenGeneration> read(const GenerateRequest& request, Problems& problems) {
   const std::size_t before = problems.size();
   const std::int64_t usual = request.chat ? kChatTokens : kPromptTokens;
-  OpenGeneration input{.max_tokens = request.max_tokens > 0 ? request.max_tokens : usual,
+  OpenGeneration input{.max_tokens = request.max_tokens.value_or(usual),
                        .sampling = request.sampling,
                        .stops = request.stops,
                        .recipe = request.recipe,

@@ -26,11 +26,14 @@ struct GenerateRequest {
   std::vector<std::int64_t> prompt_ids;
   std::string prompts;  // a file (read_prompts)
   bool chat = false;
-  std::string system;           // of a chat; "": none
-  std::string chat_template;    // as data.chat_template; "": the run's, or the one in the tokenizer's folder
-  std::int64_t max_tokens = 0;  // per answer; 0: kChatTokens in a chat, else kPromptTokens
-  std::int64_t batch = 0;       // concurrent sequences; 0: as many as fit, at most kBatchCpu or kBatchCuda
-  std::int64_t context = 0;     // chat: maximum tokens of a conversation; 0: the model's positions, at most kContext
+  std::string system;  // the system message of a chat, if it is not ""
+  // As data.chat_template. If it is "", the template is the run's, or the one in the tokenizer's folder.
+  std::string chat_template;
+  std::optional<std::int64_t> max_tokens;  // of an answer, in place of kChatTokens in a chat, else kPromptTokens
+  // Concurrent sequences. By default as many as fit, at most kBatchCpu or kBatchCuda.
+  std::optional<std::int64_t> batch;
+  // The maximum tokens of a conversation in a chat. By default the model's positions, at most kContext.
+  std::optional<std::int64_t> context;
   Sampling sampling;
   std::vector<std::string> stops;
   Recipe recipe;  // memory, precision, run
@@ -48,7 +51,7 @@ constexpr std::int64_t kPromptTokens = 64, kChatTokens = 512;
 // A checked request.
 struct OpenGeneration {
   engine::OpenModel open;
-  std::unique_ptr<text::Tokenizer> tokenizer;  // null: the model has none
+  std::unique_ptr<text::Tokenizer> tokenizer;  // null if the model has none
   std::unique_ptr<PromptEncoder> encoder;
   std::vector<Prompt> prompts;      // at least one, except in a chat
   std::vector<std::int64_t> ends;   // tokens that end the text; the ending token is part of the answer

@@ -28,7 +28,7 @@ struct CacheSize {
 // layer in every pass. The default: this process alone. All ranks compute all sequences: they make the same calls with
 // the same arguments. The KV cache of a rank has its key-value heads.
 struct Ranks {
-  comm::World* world = nullptr;  // null: this process alone. Outlives what is made with it
+  comm::World* world = nullptr;  // null if this process is alone. It outlives what is made with it
   comm::MeshSizes mesh = {};     // without context parallelism and pipeline stages
   std::function<void(nn::Seams&, comm::Mesh&)> replace_seams = {};  // plan::LayoutChoices::replace_seams
 };

@@ -16,9 +16,9 @@ namespace hawser::generate {
 struct Prompt {
   std::string text;  // as given, or as rendered by the chat template; "" for ids
   std::vector<std::int32_t> ids;
-  std::int64_t line = 0;  // line of its file; 0: none
-  bool chat = false;      // a conversation that ends where the assistant answers
-  bool answered = false;  // whose last message is an answer already
+  std::optional<std::int64_t> line = {};  // of its file
+  bool chat = false;                      // a conversation that ends where the assistant answers
+  bool answered = false;                  // whose last message is an answer already
 };
 
 // Source of a prompt, for messages.

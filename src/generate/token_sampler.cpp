@@ -28,9 +28,9 @@ const std::vector<Sampler::Candidate>& Sampler::candidates(std::span<const float
   HAWSER_CHECK(sampling_.temperature > 0, "candidates without a temperature");
   const double largest = logits[largest_of(logits)];
   float min = -std::numeric_limits<float>::infinity();
-  if (sampling_.top_k > 0 && sampling_.top_k < static_cast<std::int64_t>(logits.size())) {
+  if (sampling_.top_k && *sampling_.top_k < static_cast<std::int64_t>(logits.size())) {
     values_.assign(logits.begin(), logits.end());
-    const auto kth = values_.begin() + (sampling_.top_k - 1);
+    const auto kth = values_.begin() + (*sampling_.top_k - 1);
     std::nth_element(values_.begin(), kth, values_.end(), std::greater<>());
     min = *kth;
   }

@@ -1,9 +1,9 @@
 // `Sampler`: samples a token from logits.
 //
-// temperature = 0: the token with the largest logit; of equal ones, the lowest id.
+// With temperature 0 it is the token with the largest logit; of equal ones, the lowest id.
 // temperature > 0, in the order of transformers:
 //   1. temperature: s[i] = logit[i] / temperature
-//   2. top_k > 0:   removes tokens with s below the k-th largest; keeps all that equal it
+//   2. top_k:       removes tokens with s below the k-th largest; keeps all that equal it
 //   3. top_p < 1:   p = softmax over the remaining tokens, in descending order, equal ones by ascending id; removes
 //                   tokens for which the sum of p before them is at least top_p; keeps at least one
 //   4. samples from the softmax over the remaining tokens
@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,7 +22,7 @@ namespace hawser::generate {
 
 struct Sampling {
   double temperature = 0;
-  std::int64_t top_k = 0;  // 0: all
+  std::optional<std::int64_t> top_k;  // at least 1
   double top_p = 1;
   std::uint64_t seed = 0;
 };

@@ -29,10 +29,10 @@ std::vector<double> reference(const std::vector<float>& logits, const Sampling& 
   std::vector<double> s(n);
   for (std::size_t i = 0; i < n; ++i) s[i] = static_cast<double>(logits[i]) / sampling.temperature;
   const double none = -std::numeric_limits<double>::infinity();
-  if (sampling.top_k > 0) {
+  if (sampling.top_k) {
     std::vector<double> sorted = s;
     std::sort(sorted.rbegin(), sorted.rend());
-    const double min = sorted[std::min<std::size_t>(static_cast<std::size_t>(sampling.top_k), n) - 1];
+    const double min = sorted[std::min<std::size_t>(static_cast<std::size_t>(*sampling.top_k), n) - 1];
     for (double& x : s) x = x < min ? none : x;
   }
   const auto softmax = [&] {
@@ -72,15 +72,17 @@ TEST(Sampler, FiltersAgreeWithAPlainReference) {
   int cases = 0;
   for (const std::size_t count : {std::size_t{1}, std::size_t{2}, std::size_t{50}, std::size_t{3000}}) {
     for (const double temperature : {0.3, 1.0, 2.5}) {
-      for (const std::int64_t top_k : {0, 1, 2, 40, 2000, 5000}) {
+      for (const std::optional<std::int64_t> top_k :
+           std::vector<std::optional<std::int64_t>>{{}, 1, 2, 40, 2000, 5000}) {
         for (const double top_p : {1.0, 0.999, 0.9, 0.5, 1e-6}) {
           std::vector<float> logits = some_logits(count, static_cast<std::uint64_t>(++cases));
           for (std::size_t i = 0; i + 2 < count; i += 7) logits[i + 2] = logits[i];  // equal ones
           const Sampling sampling{.temperature = temperature, .top_k = top_k, .top_p = top_p};
           const std::vector<double> expected = reference(logits, sampling), got = probabilities(logits, sampling);
           for (std::size_t i = 0; i < count; ++i) {
-            ASSERT_NEAR(got[i], expected[i], 1e-12) << "token " << i << " of " << count << ", temperature "
-                                                    << temperature << ", top-k " << top_k << ", top-p " << top_p;
+            ASSERT_NEAR(got[i], expected[i], 1e-12)
+                << "token " << i << " of " << count << ", temperature " << temperature << ", top-k "
+                << top_k.value_or(0) << ", top-p " << top_p;
           }
         }
       }
@@ -94,13 +96,12 @@ TEST(Sampler, FiltersAndTheirOrderAgreeWithTransformers) {
   const auto logits = golden["logits"].get<std::vector<float>>();
   int together = 0;
   for (const nlohmann::json& entry : golden["cases"]) {
-    const Sampling sampling{.temperature = entry["temperature"],
-                            .top_k = entry.value("top_k", std::int64_t{0}),
-                            .top_p = entry.value("top_p", 1.0)};
+    Sampling sampling{.temperature = entry["temperature"], .top_p = entry.value("top_p", 1.0)};
+    if (entry.contains("top_k")) sampling.top_k = entry["top_k"].get<std::int64_t>();
     const auto expected = entry["probabilities"].get<std::vector<double>>();
     const std::vector<double> got = probabilities(logits, sampling);
     for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-7) << entry.dump();
-    together += sampling.top_k > 0 && sampling.top_p < 1 ? 1 : 0;
+    together += sampling.top_k && sampling.top_p < 1 ? 1 : 0;
   }
   EXPECT_GE(together, 2);
 }
