@@ -20,9 +20,9 @@ class DoesNotFit : public Error {
 
 // What a rank is about to reserve.
 struct RankNeed {
-  std::string too_large;                  // what does not fit on this rank alone; empty: nothing
+  std::string too_large;                  // what does not fit on this rank alone, if anything
   std::int64_t pinned = 0;                // bytes of host memory
-  std::optional<Bytes> machine_has = {};  // of host memory for all ranks of this machine; nullopt: not limited
+  std::optional<Bytes> machine_has = {};  // of host memory for all ranks of this machine, if it is limited
   std::string hint = {};                  // what to do if the host memory is short, besides fewer ranks on a machine
 };
 
@@ -30,7 +30,7 @@ struct RankNeed {
 std::string reason_against(comm::Channel* ranks, const RankNeed& need);
 
 // Throws DoesNotFit on every rank if one rank has `too_large`, or if the ranks of a machine together pin more than the
-// smallest `machine_has` of them. Collective over `ranks`; null: this rank is alone.
+// smallest `machine_has` of them. Collective over `ranks`, null for a rank alone.
 void expect_fits(comm::Channel* ranks, const RankNeed& need);
 
 }  // namespace hawser::engine

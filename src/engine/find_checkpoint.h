@@ -21,7 +21,7 @@ struct CheckpointMetadata {
   std::string config;
   std::string base_model;                  // RunState::base_model
   std::string base;                        // RunState::base
-  std::string tokenizer;                   // folder or file: the checkpoint's own, or its origin; "": none
+  std::string tokenizer;                   // folder or file: the checkpoint's own, or its origin, if any
   std::optional<bool> conversations = {};  // RunState::conversations
   DType stored = DType::f32;               // dtype of exported weights: bf16 if the run computed in it
 };

@@ -23,7 +23,8 @@ class Fp8Exclusions {
   bool contains(const nn::Param& param) const;
   // A Problem for each entry of the recipe that names no Linear that could be in FP8.
   void check(const models::ModelDescription& description, Problems& problems) const;
-  // The entries of the recipe that name no Linear of these blocks: "down_proj, .*[.]7[.].*"; "": none.
+  // The entries of the recipe that name no Linear of these blocks: "down_proj, .*[.]7[.].*". It
+  // is "" if each names one.
   std::string without_effect(const models::Model& model, const Fp8Blocks& blocks) const;
 
  private:

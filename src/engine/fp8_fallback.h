@@ -30,7 +30,8 @@ class SaturationHistory {
 
   // Steps do not decrease. A step that one Linear saturates in several replays counts once.
   void add(const SaturatedStep& saturated);
-  // The newest saturated step of a Linear that has `limit` of them or more; limit 0: none.
+  // The newest saturated step of a Linear that has `limit` of them or more. With limit 0 no Linear falls
+  // back.
   std::optional<SaturatedStep> due(std::int64_t limit) const;
   std::int64_t count(const SaturatedStep& linear) const;
   // This Linear cannot fall back: it is not due again in this run, also after it is resumed.

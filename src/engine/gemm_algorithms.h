@@ -40,7 +40,7 @@ void prepare_gemms(const models::Model& model, const plan::Layout& layout, Devic
 
 // Choices of an earlier run, as returned by ops::gemm_choices.
 struct StoredChoices {
-  std::string text;    // "": none
+  std::string text;    // empty if there are none
   std::string origin;  // where they were found, for log lines
 };
 
@@ -48,7 +48,8 @@ struct GemmAlgorithmOptions {
   // Times GEMMs without a stored choice; otherwise they use the library's first choice, the same in every run.
   bool measure = true;
   step::Purpose purpose = step::Purpose::train;
-  // Called on rank 0, on a separate thread; null: none. Of a GEMM that several have, the first one's choice counts.
+  // It is called on rank 0, on a separate thread. Without it nothing is stored. Of a GEMM that several have, the first
+  // one's choice counts.
   std::function<std::vector<StoredChoices>()> stored = nullptr;
 };
 

@@ -13,7 +13,7 @@ namespace hawser::engine {
 
 class GemmCache {
  public:
-  // "": a cache that keeps nothing.
+  // With folder "" it keeps nothing.
   explicit GemmCache(std::string folder) : folder_(std::move(folder)) {}
   // $XDG_CACHE_HOME/hawser/gemm_algorithms; without that variable ~/.cache/hawser/gemm_algorithms. "" without a home
   // folder.

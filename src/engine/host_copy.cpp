@@ -46,7 +46,7 @@ void PinnedStagingBuffer::send(const TensorView& to, const Fill& fill) {
 
 std::vector<StatePart> state_parts(Session& session, StateScope scope) {
   std::vector<StatePart> parts;
-  const auto add = [&](int flat, const std::string& prefix, const TensorView& view,
+  const auto add = [&](std::optional<int> flat, const std::string& prefix, const TensorView& view,
                        const nn::Granularity& granularity = {}) {
     parts.push_back({.flat = flat, .prefix = prefix, .device = view, .host = view, .granularity = granularity});
   };
@@ -65,7 +65,7 @@ std::vector<StatePart> state_parts(Session& session, StateScope scope) {
     }
   }
   if (scope.scales) {
-    for (const step::StateTable& table : session.state().tables()) add(-1, table.name, table.view);
+    for (const step::StateTable& table : session.state().tables()) add(std::nullopt, table.name, table.view);
   }
   return parts;
 }
@@ -98,14 +98,14 @@ NamedState table_state(Session& session, const StatePart& part, StatesFor use) {
 std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts, StatesFor use) {
   std::vector<NamedState> states;
   for (const StatePart& part : parts) {
-    if (part.flat < 0) {
+    if (!part.flat) {
       states.push_back(table_state(session, part, use));
       continue;
     }
-    const step::FlatState& flat = session.state().flat(part.flat);
+    const step::FlatState& flat = session.state().flat(*part.flat);
     if (use == StatesFor::save && !flat.first_stage) continue;
-    for (NamedState& state : nn::value_states(session.model().flat(part.flat), part.granularity, flat.begin, flat.count,
-                                              part.host, part.prefix, use == StatesFor::load)) {
+    for (NamedState& state : nn::value_states(session.model().flat(*part.flat), part.granularity, flat.begin,
+                                              flat.count, part.host, part.prefix, use == StatesFor::load)) {
       states.push_back(std::move(state));
     }
   }

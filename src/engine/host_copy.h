@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,7 @@ class PinnedStagingBuffer {
 
 // A part of a session's state and its copy in host memory.
 struct StatePart {
-  int flat = 0;                      // -1: a table
+  std::optional<int> flat;           // none of a table
   std::string prefix;                // of the tensors' names
   TensorView device, host;           // the same view until the copy is placed; `device` may be in host memory, too
   nn::Granularity granularity = {};  // which elements of the flat share a value
@@ -59,7 +60,7 @@ struct StateScope {
   // run without it: the weights' scales are then measured, and the tables stay as they are, new in a new session.
   bool scales = true;
 };
-// Weights and their scales, then the optimizer's slots, flat by flat; then tables, whose `flat` is -1.
+// Weights and their scales, then the optimizer's slots, flat by flat; then tables.
 std::vector<StatePart> state_parts(Session& session, StateScope scope = {});
 // Returns the bytes of the copies of all parts, or only of those that are not in host memory; with `at`, places the
 // copies there.

@@ -92,8 +92,8 @@ class SharedValues {
 std::set<std::string> scales_of_frozen(Session& session, const StateScope& scope) {
   std::set<std::string> names;
   for (const StatePart& part : state_parts(session, scope)) {
-    if (part.flat < 0) continue;
-    const step::FlatState& flat = session.state().flat(part.flat);
+    if (!part.flat) continue;
+    const step::FlatState& flat = session.state().flat(*part.flat);
     if (flat.quantized_after_updates() || part.device.raw() != flat.scales.raw()) continue;
     for (const NamedState& state : named_states(session, {part}, StatesFor::load)) names.insert(state.name);
   }
@@ -107,7 +107,7 @@ void load(Session& session, checkpoint::Checkpoint& checkpoint, StateScope scope
   std::vector<NamedState> states = copy.states(StatesFor::load);
   const std::vector<int> unquantized = to_quantize(session, checkpoint, scope);
   for (const StatePart& part : state_parts(session, scope)) {
-    if (std::ranges::find(unquantized, part.flat) == unquantized.end()) continue;
+    if (!part.flat || std::ranges::find(unquantized, *part.flat) == unquantized.end()) continue;
     for (const NamedState& state : named_states(session, {part}, StatesFor::load)) {
       std::erase_if(states, [&](const NamedState& other) { return other.name == state.name; });
     }
@@ -180,8 +180,8 @@ Problems missing_scales(Session& session, const checkpoint::Checkpoint& checkpoi
 bool has_scales(Session& session, const checkpoint::Checkpoint& checkpoint) {
   std::vector<StatePart> parts = state_parts(session, {.optimizer = false});
   std::erase_if(parts, [&](const StatePart& part) {
-    if (part.flat < 0) return false;
-    const step::FlatState& flat = session.state().flat(part.flat);
+    if (!part.flat) return false;
+    const step::FlatState& flat = session.state().flat(*part.flat);
     return !flat.quantized_after_updates() || part.device.raw() != flat.scales.raw();
   });
   return std::ranges::any_of(named_states(session, parts, StatesFor::load),

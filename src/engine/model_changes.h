@@ -18,7 +18,8 @@ namespace hawser::engine {
 // have fallen back from FP8 (engine/fp8_fallback.h).
 ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fallbacks = {});
 
-// A note that the recipe's adapters leave the model's experts as they are; "": they do not, or it has none.
+// A note that the recipe's adapters leave the model's experts as they are. It is "" if they do not, or
+// if the model has none.
 std::string experts_without_adapter(const Recipe& recipe, const models::Model& model);
 
 // A warning about settings of precision.fp8 that have no effect: some are given and precision.compute is not fp8, no

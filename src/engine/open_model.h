@@ -36,8 +36,8 @@ struct OpenModel {
   std::optional<models::LoraConfig> lora;  // of the checkpoint's run: an adapter that it trains
   std::vector<std::string> frozen;         // of the checkpoint's run: train.freeze
   std::string recipe;                      // of the checkpoint's run: JSON text with every key; "" for other models
-  std::string tokenizer;                   // path of a tokenizer.json; "": none
-  std::string templates;                   // folder of the chat template; "": that of the tokenizer
+  std::string tokenizer;                   // path of a tokenizer.json, if there is one
+  std::string templates;                   // folder of the chat template, if it is not that of the tokenizer
   models::SpecialTokens special;
   Problems skipped;  // newer checkpoints that are incomplete
 };
@@ -81,7 +81,7 @@ models::ModelDescription describe_checkpoint(const checkpoint::Checkpoint& check
 // The tokenizer in a model's folder; null if there is none.
 std::unique_ptr<text::Tokenizer> tokenizer_of_model(const std::string& model_folder);
 
-// data.chat_template of a run's recipe (OpenModel::recipe) if it is a built-in name; otherwise "": a file name is
+// data.chat_template of a run's recipe (OpenModel::recipe) if it is a built-in name; otherwise "", since a file name is
 // relative to a recipe that may not be on this machine.
 std::string stored_chat_template(const std::string& recipe);
 

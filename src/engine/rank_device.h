@@ -36,7 +36,7 @@ RankDevice choose_device(const Recipe& recipe, int local_rank, int local_ranks);
 // threads: of each CPU stream.
 std::unique_ptr<Device> make_device(const RankDevice& place, int threads);
 
-// Groups use NCCL on GPUs and MPI on CPUs; `world` null: single process. `world` and `device` outlive the mesh.
+// Groups use NCCL on GPUs and MPI on CPUs; `world` is null if there is one process. Both outlive the mesh.
 std::unique_ptr<comm::Mesh> make_mesh(comm::World* world, const comm::MeshSizes& sizes, double timeout_s,
                                       Device& device);
 

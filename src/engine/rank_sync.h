@@ -1,5 +1,6 @@
 // Synchronization of ranks outside of steps: long work without timeouts, and results and errors of a rank shared with
-// all ranks. `world`: the run's channel, or that of the calling thread; null: single process.
+// all ranks. `world`: the run's channel, or that of the calling thread. It is null if there is one
+// process.
 #pragma once
 
 #include <functional>

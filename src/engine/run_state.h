@@ -22,7 +22,7 @@ namespace hawser::engine {
 struct RunState {
   std::int64_t step = 0;       // steps finished
   std::int64_t sequences = 0;  // read from the data so far, over all ranks
-  // Of a step. The losses of routers depend on it (nn/auxiliary_loss.h). 0: unknown, of an earlier version.
+  // Of a step. The losses of routers depend on it (nn/auxiliary_loss.h). State of an earlier version has 0: unknown.
   std::int64_t micro_batches = 0;
   // step::OptimizerProgress: the updates so far are step - skipped.
   std::int64_t skipped = 0;     // steps so far that updated nothing: without a target, or with an overflow
@@ -36,14 +36,14 @@ struct RunState {
   std::vector<SaturatedStep> kept_in_fp8;          // SaturationHistory::kept()
   std::string recipe;                              // text of config's recipe_json
   std::string config;                              // text of the model's config.json
-  std::string tokenizer;                           // path of a tokenizer.json or its folder; "": none
-  std::string data;                 // identity of the training data (prepare/identity.h) as JSON; "": unknown
-  std::string compute;              // dtype that layers compute in; "": written before version 0.2
+  std::string tokenizer;                           // path of a tokenizer.json or its folder, if there is one
+  std::string data;                 // identity of the training data (prepare/identity.h) as JSON, "" if unknown
+  std::string compute;              // dtype that layers compute in; "" before version 0.2
   std::string optimizer = "adamw";  // optim::Optimizer::name()
   // The weights of frozen parameters, which are not trained and belong to this state: SafetensorsFolder::identity() of
-  // their folder as hex digits. "": nothing is frozen, or unknown.
+  // their folder as hex digits. It is "" if nothing is frozen, or unknown.
   std::string base;
-  // The Hugging Face folder of these weights, an absolute path; "": nothing is frozen.
+  // The Hugging Face folder of these weights, an absolute path. It is "" if nothing is frozen.
   std::string base_model;
   std::optional<ValidationLosses> validation_loss;          // of the evaluation after this step, where there was one
   std::optional<ValidationLosses> initial_validation_loss;  // before any training, where it was evaluated
@@ -55,10 +55,11 @@ struct RunState {
   // Whether the training data have turns of conversations (train/turns.h), in this run or before it was resumed. nullopt:
   // unknown, of an earlier version.
   std::optional<bool> conversations;
-  // Shares of the data sets of data.train, from the sequence on from which a run had them. Empty: there is one set.
+  // Shares of the data sets of data.train, from the sequence on from which a run had them. With one set
+  // there are none.
   std::vector<batches::Mixture::Shares> mixture;
   // Algorithms of the GEMMs (ops::gemm_choices). A resumed run uses the same, so that it gives the same bits.
-  std::string gemm_algorithms;  // "": none, as on the CPU
+  std::string gemm_algorithms;  // "" if there are none, as on the CPU
   // The tokenizer's files, which a resumed run compares with its own, and generation_config.json, copied into the
   // checkpoint. Rank 0's are saved.
   std::vector<checkpoint::Attachment> tokenizer_files;

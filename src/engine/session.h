@@ -185,7 +185,7 @@ class Session {
   std::vector<std::string> notes_;
   std::int64_t scratch_bytes_ = 0;
   bool guarded_ = false;                // the arena is poisoned between steps
-  std::vector<Event> held_;             // by flat: what the updates of the next training step wait for; empty: nothing
+  std::vector<Event> held_;             // by flat: what the updates of the next training step wait for, if anything
   std::optional<std::size_t> running_;  // index of the StepConfig of the last enqueued step
   std::unique_ptr<Stream> stream_;
   step::Streams streams_;  // shared by all executors; empty with replay: each executor then has its own

@@ -18,7 +18,7 @@ namespace hawser::models {
 // Reads FOLDER/config.json, or the file itself, and dispatches on its model_type. Adds every problem that it finds, one
 // line each, with the key. If it adds one, the returned description has no blocks and must not be used.
 // `names`: the tensors that the description is for; it then has the names that they have, for instance without the
-// prefix "model.". Null: the names that transformers writes.
+// prefix "model.". By default they are the names that transformers writes.
 ModelDescription read_description(const std::string& folder_or_config_json, Problems& problems,
                                   const TensorNames* names = nullptr);
 

@@ -35,7 +35,7 @@ std::vector<std::string> linear_modules(const nn::Param& param);
 // Those of the Linears whose operands may be quantized (nn::Param::of_linear), in the same order.
 std::vector<std::string> quantizable_linears(const Model& model);
 // Those that are the Linear at this site of a layer: {"model.layers.0.self_attn.q_proj", ..., "...v_proj"} of a fused
-// one. Equal on all ranks of a layer. Empty: none.
+// one. They are equal on all ranks of a layer. A layer without a Linear there has none.
 std::vector<std::string> modules_at(const Model& model, int layer, nn::Site site);
 
 }  // namespace hawser::models

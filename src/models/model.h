@@ -40,7 +40,7 @@ struct BlockDescription {
   Residual residual = Residual::serial;
 };
 
-// The layers whose outputs a layer reads; -1: the embedding.
+// The layers whose outputs a layer reads. The embedding has number -1.
 struct LayerInputs {
   int x = -1, residual = -1;
 };
@@ -97,7 +97,7 @@ class Model {
   bool may_refuse(const nn::Seams& seams) const;  // a layer may
   // The loss that layers add to the model's; null if none does. auxiliary_index: of a layer among those that do, or -1.
   const nn::AuxiliaryLoss* auxiliary_loss() const { return auxiliary_loss_; }
-  const nn::RouterLoss* router_loss() const { return router_loss_.get(); }  // null: no experts
+  const nn::RouterLoss* router_loss() const { return router_loss_.get(); }  // null without experts
   int auxiliary_layers() const { return auxiliary_layers_; }
   int auxiliary_index(int layer) const { return auxiliary_index_[static_cast<std::size_t>(layer)]; }
   std::int64_t width() const { return description_.embedding.width; }

@@ -14,7 +14,8 @@ struct ParamGroup {
   bool decays = false;  // it has a weight decay of its own, above 0
 };
 
-// `spec_of` with nn::FlatSpec::group: the number of the first group that selects a parameter, from 1; 0: none does.
+// `spec_of` with nn::FlatSpec::group: the number of the first group that selects a parameter, from 1. Others
+// have group 0.
 nn::FlatSpecOf with_groups(nn::FlatSpecOf spec_of, const std::vector<ParamGroup>& groups);
 
 // Adds a problem for each entry that selects nothing, or only what is frozen or in an earlier group, for parameters

@@ -18,8 +18,8 @@ namespace hawser::models {
 
 constexpr const char* kPeftPrefix = "base_model.model.";
 
-// The model's name of a tensor of PEFT's file, if AdapterConfig::name is `adapter` ("": none). Empty if the file's name
-// does not begin with kPeftPrefix.
+// The model's name of a tensor of PEFT's file, if AdapterConfig::name is `adapter`, which may be "". There is none if
+// the file's name does not begin with kPeftPrefix.
 std::optional<std::string> name_of_peft(const std::string& file_name, const std::string& adapter);
 // The name that PEFT writes for a tensor of the model.
 std::string peft_name(const std::string& name, const std::string& adapter);

@@ -29,7 +29,7 @@ void set_uniform_window(ConfigReader& config, std::int64_t window, ModelDescript
 // Gives sliding layers the window.
 void set_windows(ModelDescription& description, const std::vector<bool>& sliding, std::int64_t window);
 
-// The largest window of a description; 0: none has one.
+// The largest window of a description. It is 0 if no layer has one.
 std::int64_t window_of(const ModelDescription& description);
 
 // The value of sliding_window, and of layer_types.

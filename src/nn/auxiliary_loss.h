@@ -40,7 +40,8 @@ class AuxiliaryLoss {
   struct Views {
     TensorView statistics;  // [layers, statistics()], of all stages, summed over all ranks
     TensorView factors;     // [layers, factors()]: written; empty without gradients
-    // float32 [1], empty: 1. What the layers compute from the factors is the gradient of scale * share * loss.
+    // float32 [1]. What the layers compute from the factors is the gradient of scale * share * loss. The scale is 1 if
+    // the view is empty.
     TensorView scale;
     double share = 1;         // 1 / micro-batches of the step
     TensorView loss;          // float32 [1]: (+)= share * loss

@@ -29,7 +29,7 @@ struct LayerUpdate {
     TensorView values;
     std::int64_t first = 0;
   };
-  std::vector<Shard> params;  // by index; empty: not FlatSpec::updated_by_layer
+  std::vector<Shard> params;  // by index. A parameter without FlatSpec::updated_by_layer has no values.
   // Of the step, summed over its micro-batches and all ranks, equal on all ranks: [AuxiliaryLoss::statistics()].
   TensorView statistics;
   TensorView skip;  // i32 [1]: if not 0, nothing changes
@@ -65,7 +65,7 @@ class Layer {
                         const Saved&, GradientSink&, const SavePolicy&) const = 0;
   virtual void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const = 0;
   // The parameters, by index, that are the weight of the Linear, or the experts, at this site, whose operands may be
-  // quantized (Param::of_linear). Empty: the layer has none there.
+  // quantized (Param::of_linear). There are none if the layer has no Linear there.
   virtual std::vector<int> linear_weights(Site) const { return {}; }
   // Once a training step, after the last update of the optimizer: changes the parameters with
   // FlatSpec::updated_by_layer, by their elements and values that are equal on all ranks, so that the result does not
@@ -74,11 +74,11 @@ class Layer {
   virtual bool draws_random_numbers() const { return false; }    // calls LayerContext::random() while training
   virtual bool reads_token_mask() const { return false; }        // BatchViews::token_mask
   virtual bool may_refuse(const Seams&) const { return false; }  // LayerContext::refusal()
-  // The loss that the layer adds to the model's, one object for all layers of a model; null: none.
+  // The loss that the layer adds to the model's, one object for all layers of a model. It is null if there is none.
   virtual const AuxiliaryLoss* auxiliary_loss() const { return nullptr; }
   // Model FLOPs of forward for a rank's rows and the given number of visible query-key pairs; GEMMs and attention only.
   virtual double flops(const RowCounts& rows, double pairs) const = 0;
-  // Of an attention layer; `pairs` of flops() depends on its mask. Empty: no attention.
+  // Of an attention layer; `pairs` of flops() depends on its mask. Other layers have none.
   virtual std::optional<AttentionShape> attention_shape() const { return std::nullopt; }
 };
 

@@ -11,7 +11,7 @@
 //
 // and of its backward, for each parameter:
 //
-//   const GradientTarget dw = gradients.target(kNorm);                  // where, and whether to add; empty: not needed
+//   const GradientTarget dw = gradients.target(kNorm);                  // where, and whether to add
 #pragma once
 
 #include <string>
@@ -41,7 +41,7 @@ struct KvCache {
 
 // Where the gradient of a parameter is written. The caller decides it before the layer enqueues the GEMM.
 struct GradientTarget {
-  TensorView view;  // float32 or bf16, the parameter's shape; empty: not needed
+  TensorView view;  // float32 or bf16, the parameter's shape. It is empty if the gradient is not needed.
   bool accumulate = false;
 };
 
@@ -70,7 +70,7 @@ class TrainableParams {
   bool operator()(int param) const { return param >= 0 && (of_.empty() || of_.at(static_cast<std::size_t>(param))); }
 
  private:
-  std::vector<bool> of_;  // by index of the parameter; empty: all
+  std::vector<bool> of_;  // by index of the parameter. An empty list is as one of true.
 };
 
 // Rows of a micro-batch on this rank. They differ with sequence parallelism only: each tensor rank then has

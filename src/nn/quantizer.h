@@ -56,25 +56,25 @@ struct Quantization {
   // What the caller reads: Scaled::view, Scaled::transposed, or both. quantize() may leave the other one empty, and for
   // tests it may return the view in place of its transpose.
   bool rows = true, transposed = false;
-  // Where Scaled::transposed, in FP8, and its scales are written; empty: temps.
+  // Where Scaled::transposed, in FP8, and its scales are written. Empty views are temps.
   TensorView transposed_to = {}, used_to = {};
   // The GEMMs read the matrix itself: its amax is recorded, and it is not quantized (step::ExecutorSetup::calibrates).
   bool records_only = false;
-  // float32 [1]: the scale, equal on every rank; not to be changed. Empty: the scale follows from the matrix itself, as
-  // with fp8_current. fp8_delayed has one in training steps.
+  // float32 [1]: the scale, equal on every rank; not to be changed. If it is empty, the scale follows from the matrix
+  // itself, as with fp8_current. fp8_delayed has one in training steps.
   TensorView scale;
   // float32 [1]: quantize() raises it to the largest absolute value of the matrix's rows that are tokens
-  // (BatchViews::token_mask; with row_count, all rows before it), or sets it to NaN if one of them is NaN. Empty: it is
-  // not recorded.
+  // (BatchViews::token_mask; with row_count, all rows before it), or sets it to NaN if one of them is NaN. If it is
+  // empty, nothing is recorded.
   TensorView amax;
   // saturated, float32 [1]: quantize() adds the number of these rows' elements that are beyond the range of the scale
   // (ops/quantize/quantize.h). elements: it adds, on the host, the number of the matrix's elements, padding included,
-  // or with row_count those of `expected_rows`. Empty and null: they are not counted.
+  // or with row_count those of `expected_rows`. With an empty view and null nothing is counted.
   TensorView saturated;
   std::int64_t* elements = nullptr;
   std::int64_t first_row = 0;  // of the matrix, among the RowCounts::full rows of the micro-batch
-  // int32 [1], on the device: rows of experts. Those from there on are undefined, and all before it count. Empty: the
-  // rows are those of the micro-batch.
+  // int32 [1], on the device: rows of experts. Those from there on are undefined, and all before it count. If it is
+  // empty, the rows are those of the micro-batch.
   TensorView row_count = {};
   std::int64_t expected_rows = 0;  // with row_count: whose elements `elements` counts
 };
@@ -149,7 +149,7 @@ class Quantizer {
   virtual void measure(Stream&, const FlatValues& piece, const TensorView& amax) const = 0;
   // The parts of the piece that begins at element `begin` of the flat whose amaxes measure() writes, if they are those
   // of ops::amax_of_matrices: an optimizer may then record them as it writes the weights (optim::FlatUpdate::amax).
-  // Empty: they are not.
+  // Otherwise there are none.
   virtual std::vector<ops::EqualMatrices> measured_matrices(const Flat& /*flat*/, std::int64_t /*begin*/) const {
     return {};
   }

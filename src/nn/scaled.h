@@ -9,12 +9,13 @@ namespace hawser::nn {
 // A matrix as a Linear reads it: its values are scale * view. The view of a parameter is in FlatSpec::gathered; in
 // DType::nf4 it has a block's weights and their scale in one element [rows, columns / kNf4Block], and no other scale.
 struct Scaled {
-  TensorView view;             // empty where only `transposed` is read, such as a weight in backward
-  TensorView scale = {};       // float32, of `kind` for the view's shape; empty: 1
-  TensorView transposed = {};  // the view with rows and columns exchanged, for GEMMs that can read only one of both;
-                               // empty: there is none. Rounded separately if it has its own scales
-  TensorView transposed_scale = {};  // the scales of `transposed`, of `kind` for its shape; empty: `scale`, which then
-                                     // is one float32
+  TensorView view;        // empty where only `transposed` is read, such as a weight in backward
+  TensorView scale = {};  // float32, of `kind` for the view's shape. Empty means 1.
+  // The view with rows and columns exchanged, for GEMMs that can read only one of both. It is empty if there is none,
+  // and rounded separately if it has its own scales.
+  TensorView transposed = {};
+  // The scales of `transposed`, of `kind` for its shape. If it is empty, they are `scale`, which then is one float32.
+  TensorView transposed_scale = {};
   ops::ScaleKind kind = ops::ScaleKind::one;
 
   // It has scales: a matrix that is quantized.

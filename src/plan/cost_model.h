@@ -37,8 +37,8 @@ struct Members {
   int first = 0, last = 0;  // the first member's rank and the highest rank
   int on_first_node = 1;    // members on the first member's node
 };
-// A node is a block of `ranks_per_node` consecutive ranks, the first of which is a multiple of it. 0: unknown, and
-// on_first_node is 0.
+// A node is a block of `ranks_per_node` consecutive ranks, the first of which is a multiple of it. If it is 0,
+// nodes are unknown, and on_first_node is 0.
 Members members_of(const std::string& communicator, int ranks_per_node);
 
 // The part of a communicator's name before its first colon: "shard" for "shard:0-7/gather".

@@ -22,7 +22,7 @@ struct DiskUse {
   int kept = 0;                 // checkpoints of OUTPUT/checkpoints when the run ends
   bool writing = false;         // a further one exists while it is written, before the oldest is removed
   bool best = false;            // OUTPUT/best may be one that is no longer kept
-  std::int64_t prepared = 0;    // bytes of OUTPUT/data, estimated from the sources; 0: none, or unknown
+  std::int64_t prepared = 0;    // bytes of OUTPUT/data, estimated from the sources. 0 if none, or unknown
 
   int checkpoints() const { return kept + (writing ? 1 : 0) + (best ? 1 : 0); }
   // The maximum during the run.

@@ -107,19 +107,19 @@ using CompleteChoices = std::function<void(LayoutChoices&, const models::Model&)
 
 // What the planner needs for choices that recipes have no keys for yet: tests fill it.
 struct Choices {
-  // How ranks divide the model. Null: parallelism_of the recipe.
+  // How ranks divide the model. By default it is parallelism_of the recipe.
   std::function<Parallelism(const Recipe&, int world)> parallelism;
-  ModelOf model;             // null: same_on_all_ranks
-  CompleteChoices complete;  // null: nothing
+  ModelOf model;             // by default same_on_all_ranks
+  CompleteChoices complete;  // by default it changes nothing
   // What is varied besides keys, by suggestions() and, if checkpointing is auto, by forecast(): offload of the blocks'
   // activations (BlockPolicy::offload); the state in host memory (StatePlace::host); state and weights there
   // (Candidate::weights). Each is tried alone.
   bool offload = false;
   bool state_on_host = false;
   bool weights_on_host = false;
-  // suggestions() only: other parallelisms over as many ranks. forecast() has that of `parallelism` and does not look
-  // at these; to choose among parallelisms, compare the forecasts of one Candidate each, or of a Forecaster each. Null:
-  // none.
+  // suggestions() only: other parallelisms over as many ranks. forecast() has that of `parallelism` and does not look at these; to
+  // choose among parallelisms, compare the forecasts of one Candidate each, or of a Forecaster each. By default there
+  // are none.
   std::function<std::vector<Parallelism>(const Recipe&, int world)> parallelisms;
   // The changes that name what `to` has and a recipe cannot say. Needed by suggestions of it.
   std::function<std::vector<Change>(const Candidate& to)> changes;

@@ -17,9 +17,10 @@
 namespace hawser::plan {
 
 struct HostMemory {
-  std::int64_t capacity = 0;  // bytes of one machine; 0: not known or one memory with the device, and not checked
-  int ranks = 1;              // on one machine; the last one may have fewer
-  std::int64_t process = 0;   // bytes of a rank besides what it pins
+  // Bytes of one machine. It is 0, and not checked, if it is not known, or if host and device have one memory.
+  std::int64_t capacity = 0;
+  int ranks = 1;             // on one machine; the last one may have fewer
+  std::int64_t process = 0;  // bytes of a rank besides what it pins
 
   // By the ranks of the machine that need the most. `pinned`: bytes of a rank, by pipeline stage; the ranks of a stage
   // are consecutive, and those of the first stage are first.

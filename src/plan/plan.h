@@ -101,7 +101,7 @@ struct Costs {
   // "pipeline", "expert".
   std::map<std::string, double> traffic;
 };
-// `target`: tells where the bound of rows that a device counts is sent; null: nowhere.
+// `target`: tells where the bound of rows that a device counts is sent. Without it they are sent nowhere.
 Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& layout, const Target* target = nullptr);
 
 }  // namespace hawser::plan

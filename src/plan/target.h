@@ -24,25 +24,25 @@ struct ComputeRates {
 };
 
 struct Link {
-  int ranks = 0;         // used by groups within a block of this many consecutive ranks; 0: any group
-  double rate = 0;       // bytes/s sent by one rank
-  double latency = 0;    // seconds
+  int ranks = 0;       // used by groups within a block of this many consecutive ranks. The last link has 0: any group.
+  double rate = 0;     // bytes/s sent by one rank
+  double latency = 0;  // seconds
   bool assumed = false;  // not measured
 };
 
 // The host of a device: its link, whose directions have the rate at the same time, and its memory.
 struct TargetHost {
-  double rate = 0;           // bytes/s; 0: host and device have one memory, and a transfer is a copy in it
+  double rate = 0;           // bytes/s. It is 0 if they have one memory: a transfer is then a copy in it.
   double latency = 0;        // minimum seconds of a transfer
   bool assumed = false;      // the rate is not measured
-  std::int64_t memory = 0;   // bytes that the ranks of a machine share; 0: not known
+  std::int64_t memory = 0;   // bytes that the ranks of a machine share. It is 0 if it is not known.
   std::int64_t process = 0;  // bytes of host memory of a rank's process, besides pinned buffers
 };
 
 struct Target {
   std::string name, about;
   bool cuda = false;
-  std::int64_t capacity = 0;                   // bytes per rank; 0: the machine's memory, shared by its ranks
+  std::int64_t capacity = 0;                   // bytes per rank. It is 0 if the ranks share the machine's memory.
   std::int64_t context = 0, communicator = 0;  // bytes
   bool per_core = false;
   bool overlap = true;
@@ -50,8 +50,8 @@ struct Target {
   double copy = 0;    // bytes/s
   TargetHost host;
   ComputeRates bf16, float32;
-  double peak = 0;            // FLOP/s of dense GEMMs in bf16 by its specification; 0: not known
-  double gemm_fp8 = 0;        // FLOP/s of GEMMs with FP8 operands; 0: the device has none that are faster
+  double peak = 0;            // FLOP/s of dense GEMMs in bf16 by its specification. It is 0 if it is not known.
+  double gemm_fp8 = 0;        // FLOP/s of GEMMs with FP8 operands. It is 0 if they are not faster.
   double gemm_fp8_block = 0;  // with scales of blocks
   std::vector<Link> links;
 
@@ -62,7 +62,8 @@ struct Target {
   const ComputeRates& rates(DType dtype) const { return *by_float(dtype, &float32, &bf16); }
   // The link of a group whose members' ranks are in [first, last].
   const Link& link(int first, int last) const;
-  // What of the rates that `world` ranks use was not measured: "the rate of links between machines"; "": nothing.
+  // What of the rates that `world` ranks use was not measured: "the rate of links between machines". It
+  // is "" if all were.
   std::string assumed_rates(int world) const;
   // Whether a group with ranks in [first, last] sends only the rows that a device counts, not their bound
   // (comm::Group::all_to_all_v): GPUs of a machine do, which the first link connects, and CPUs.
@@ -88,7 +89,7 @@ DType compute_dtype(const PrecisionRecipe& precision, const Target& target);
 struct Machine {
   int cores = 1;
   std::int64_t memory = 0;  // bytes available to processes: the machine's, or the limit of a control group
-  int ranks = 0;            // ranks of the run on this machine; 0: all on a CPU, otherwise none: it only plans
+  int ranks = 0;            // ranks of the run on this machine. With 0 a CPU has all of them, another device none.
   bool bf16_units = false;  // its CPU multiplies bf16 in hardware (AVX512_BF16, AMX_BF16)
 };
 Machine this_machine();

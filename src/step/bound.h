@@ -32,7 +32,7 @@ struct Bound {
   optim::Exchanged received, sent;                        // of a phase of an update
   bool last_phase = false;                                // of an update
   TensorView stored;                                      // update, quantize_weights: master weights on the device
-  TensorView compute;                                     // what these round to, after the optimizer; empty: nothing
+  TensorView compute;                                     // what these round to, after the optimizer, if anything
   std::vector<TensorView> slots;                          // update: the optimizer's, on the device
   std::vector<ops::EqualMatrices> measured;               // last phase: parts whose amaxes the optimizer records
   std::vector<std::pair<TensorView, TensorView>> copies;  // of an op that copies: from, to

@@ -62,7 +62,7 @@ struct ScheduleOptions {
   // Tensor-parallel ranks without sequence parallelism: each computes the whole gradient of a parameter that they do
   // not slice.
   int copies = 1;
-  const optim::Optimizer* optimizer = nullptr;  // whose phases updates have; null: one phase
+  const optim::Optimizer* optimizer = nullptr;  // whose phases updates have. Without it they have one phase.
   HostPlacement host;
   Verification verification = Verification::none;
   bool quantizes = false;  // there is a quantizer (nn/quantizer.h): scales and quantized weights follow the updates

@@ -46,7 +46,7 @@ void Snapshot::take(const Event& step_end) {
       transfer(*stream_, {.name = "snapshot", .kind = OpKind::transfer, .accesses = {reads(part.device)}},
                part.host.raw(), part.device.raw(), part.device.bytes());
     }
-    (part.flat < 0 ? copied.back() : copied[static_cast<std::size_t>(part.flat)]) = stream_->record_event();
+    (part.flat ? copied[static_cast<std::size_t>(*part.flat)] : copied.back()) = stream_->record_event();
   }
   session_.hold_updates(copied);
 }

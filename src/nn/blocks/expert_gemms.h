@@ -26,7 +26,7 @@ class ExpertGemms {
   // quantized() of the rows of a piece of what sent() returned.
   Scaled arrived(int piece, Site site, Operand operand, const Scaled& sent, const TensorView& rows,
                  Linear::ReadBy reader) const;
-  // Where an op writes what quantized() returns, in place of the rows of this shape. Empty: it cannot.
+  // Where an op writes what quantized() returns, in place of the rows of this shape, if it can.
   std::optional<ops::Fp8Output> output(int piece, Site site, Operand operand, const Shape& rows,
                                        Linear::ReadBy reader) const;
   // y = x W^T of each expert of a piece; W: its matrix of the parameter. `backward`: y = x W.

@@ -35,7 +35,7 @@ namespace hawser::nn {
 // to the output of the first, and here their terms are added). W has no scale. A row-parallel Linear sums the squares
 // of its norms with TensorReduce (nn/seams/tensor_reduce.h).
 struct Adapter {
-  int a = -1, b = -1, magnitude = -1;  // parameters of the layer; magnitude -1: none
+  int a = -1, b = -1, magnitude = -1;  // parameters of the layer. The magnitude is -1 if there is none.
   std::int64_t rank = 0, first_output = 0, outputs = 0;
   std::int64_t a_row = 0;  // A is rows [a_row, a_row + rank) of its parameter
   double scale = 1, dropout = 0;
@@ -44,8 +44,8 @@ struct Adapter {
 // parameters, each for rows of its own. They have one dropout(x).
 
 // What the passes of a Linear with adapters share, so that it is computed once: matrices [T, R], R the ranks of a group
-// (add_adapters), one after another in a tensor [Linear::adapter_ranks(), T]. Empty: a function that needs it computes
-// it.
+// (add_adapters), one after another in a tensor [Linear::adapter_ranks(), T]. A function that needs an empty one
+// computes it.
 struct AdapterTensors {
   TensorView inner;           // scale * dropout(x) A^T of all adapters
   TensorView inner_gradient;  // the gradients of their dropout(x) A^T
@@ -54,8 +54,8 @@ struct AdapterTensors {
 struct Linear {
   Site site = Site::logits;  // keys its random numbers
   int weight = -1;           // parameters of the layer
-  int bias = -1;             // -1: none
-  // W and b are two parameters each: these have the rows after those of `weight` and `bias`. -1: they are one
+  int bias = -1;             // likewise. It is -1 without a bias.
+  // If they are not -1, W and b are two parameters each: these have the rows after those of `weight` and `bias`.
   int more_weight = -1, more_bias = -1;
   std::vector<Adapter> adapters = {};
   std::int64_t first_input = 0;  // the column of x[:, 0] in the whole input, if x is a slice of it
@@ -83,7 +83,7 @@ struct Linear {
   void adapter_gradient(LayerContext&, const Scaled& dy, const TensorView& inner_gradient,
                         std::int64_t first_row = 0) const;
   // dx = dy W + the adapters' terms, which are written first, as in forward. `rounded`: dy as the GEMM reads it
-  // (`quantized`); empty: dy is rounded here.
+  // (`quantized`). If it is empty, dy is rounded here.
   void input_gradient(LayerContext&, const Scaled& dy, const TensorView& dx, const TensorView& inner_gradient = {},
                       std::int64_t first_row = 0, const Scaled& rounded = {}) const;
   // dW (+)= dy^T x, db (+)= column sums of dy, dA, dB; all rows of dy, and of x as in forward, or empty unless
@@ -177,7 +177,7 @@ class RowParallelLinear {
 
   explicit RowParallelLinear(Linear linear);
   const Linear& linear() const { return linear_; }
-  // y = residual + Linear(x); `residual` may be empty: y = Linear(x), for a norm before the sum
+  // y = residual + Linear(x); without a `residual` y = Linear(x), for a norm before the sum
   void forward(LayerContext&, const Scaled& x, const TensorView& residual, const TensorView& y,
                const TensorView& inner = {}) const;
   // Writes dx, if it is not empty. `delayed`: the gradients of weights are computed in another pass.

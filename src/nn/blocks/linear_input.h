@@ -25,7 +25,7 @@ SavedSpec scale_spec(const char* name, const SavedSpec& matrix, LinearFormat for
 // Views of what is saved: the matrix [T, C] in LayerContext::dtype(), or FP8 [C, T] and its scales; or nothing.
 struct SavedInput {
   TensorView matrix, scale;
-  TensorView unsaved = {};  // [T, C] in LayerContext::dtype(): written if it is not saved so; empty: a temporary
+  TensorView unsaved = {};  // [T, C] in LayerContext::dtype(): written if it is not saved so, or a temporary if empty
 
   bool in_fp8() const { return !scale.empty(); }
   Scaled read() const;  // as the gradient of the weight reads it
@@ -44,7 +44,8 @@ Scaled write_input(LayerContext&, const Linear&, const Shape& shape, const Saved
                    const InputWriter& writer);
 
 // Where an op writes an x or a dy of the Linear in FP8 in place of the matrix, as `reader` reads it; x: what SavedInput
-// saves in FP8, too. Empty: it has no format, adapters or a bias read the matrix, or the scale follows from it.
+// saves in FP8, too. It cannot if the Linear has no format, adapters or a bias read the matrix, or the scale follows
+// from it.
 std::optional<ops::Fp8Output> fp8_output(LayerContext&, const Linear&, Operand operand, const Shape& shape,
                                          Linear::ReadBy reader, const SavedInput& saved = {});
 inline Scaled scaled_of(const ops::Fp8Output& output) {

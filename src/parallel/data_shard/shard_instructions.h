@@ -22,8 +22,9 @@ struct ShardOptions {
   bool gather = false;          // weights are sharded: gather before use
   bool gather_updated = false;  // every rank has all weights, the optimizer's state is sharded: gather after update
   bool reduce = false;          // gradients are reduce-scattered to shards
-  std::vector<bool> unsharded;  // by flat: in one shard, so none of the three; empty: none is
-  // By flat: its weights are in host memory; empty: none is. They are loaded before each use, and if they are sharded
+  // By flat: it is in one shard, so none of the three. An empty list is as one of false, here and below.
+  std::vector<bool> unsharded;
+  // By flat: its weights are in host memory. They are loaded before each use, and if they are sharded
   // (there are reductions), then gathered, also where others are gathered after updates.
   std::vector<bool> streamed = {};
   bool replicas = false;  // shards are replicated: all-reduce them last
