@@ -181,14 +181,14 @@ TEST(Prefetcher, RethrowsErrorsOfTheLoader) {
 
 TEST(BatchShape, FollowsPackingAndRanks) {
   PackingPlan packing{.sequence_length = 1000, .max_documents = default_max_documents(Packing::documents, 1000)};
-  BatchShape shape{batch_sizes(packing, 1, 2, 0)};
+  BatchShape shape{batch_sizes(packing, 1, 2)};
   EXPECT_EQ(shape.chunks_per_rank, 4);
   EXPECT_EQ(shape.max_documents, 15);
   EXPECT_EQ(shape.padded_length(), 1000);
   EXPECT_EQ(shape.local_rows(), 500);
   packing = {
       .pack = Packing::chunks, .sequence_length = 1000, .max_documents = default_max_documents(Packing::chunks, 1000)};
-  shape = {batch_sizes(packing, 1, 2, 0)};
+  shape = {batch_sizes(packing, 1, 2)};
   EXPECT_EQ(shape.split, SequenceSplit::zigzag);
   EXPECT_EQ(shape.chunks_per_rank, 2);
   EXPECT_EQ(shape.max_documents, 1);

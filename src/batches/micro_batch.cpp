@@ -16,19 +16,19 @@ std::int64_t BatchShape::chunk_length() const {
   return round_up(ceil_div(sequence_length, chunks()), multiple);
 }
 
-BatchSizes batch_sizes(const PackingPlan& packing, std::int64_t sequences, int context, int context_chunks) {
+BatchSizes batch_sizes(const PackingPlan& packing, std::int64_t sequences, int context,
+                       std::optional<int> context_chunks) {
   BatchSizes sizes{.sequences = sequences,
                    .sequence_length = packing.sequence_length,
                    .max_documents = packing.max_documents,
                    .context = context};
   if (sizes.context == 1) return sizes;
-  const int chunks = context_chunks;
-  const bool zigzag = chunks == 0 && packing.pack == Packing::chunks;
+  const bool zigzag = !context_chunks && packing.pack == Packing::chunks;
   sizes.split = zigzag ? SequenceSplit::zigzag : SequenceSplit::by_work;
-  sizes.chunks_per_rank = zigzag ? 2 : chunks > 0 ? chunks : 4;
+  sizes.chunks_per_rank = zigzag ? 2 : context_chunks.value_or(4);
   // With more chunks, short sequences would be mostly padding.
   constexpr std::int64_t kMinChunk = 64;
-  if (!zigzag && chunks == 0 && sizes.sequence_length >= 16 * sizes.context * kMinChunk) {
+  if (!zigzag && !context_chunks && sizes.sequence_length >= 16 * sizes.context * kMinChunk) {
     sizes.chunks_per_rank = 16;
     sizes.together = 4;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -57,9 +58,10 @@ struct BatchShape : BatchSizes {
 };
 
 // The sizes of micro-batches of `sequences` over `context` ranks. Packed documents are split by work, in 4 chunks per
-// rank, or 16 in groups of 4 if each has 64 rows or more; Packing::chunks uses zig-zag. `context_chunks` (0: none)
+// rank, or 16 in groups of 4 if each has 64 rows or more; Packing::chunks uses zig-zag. `context_chunks`
 // overrides the number of chunks, and then splits by work. With one context rank there is one chunk.
-BatchSizes batch_sizes(const PackingPlan& packing, std::int64_t sequences, int context, int context_chunks);
+BatchSizes batch_sizes(const PackingPlan& packing, std::int64_t sequences, int context,
+                       std::optional<int> context_chunks = {});
 
 // Segments, and `complete` and `by_source`, are those of attention: of the rank's ring index, with
 // BatchShape::attention_rows() rows. All else is of this rank's rows.

@@ -53,7 +53,7 @@ bool calibrates(const StepConfig& config) {
 }
 
 bool verifies(const StepConfig& config) {
-  return config.purpose == step::Purpose::train && config.layout.verify_every > 0;
+  return config.purpose == step::Purpose::train && config.layout.verify_every.has_value();
 }
 
 }  // namespace
@@ -416,7 +416,7 @@ step::StepOutput Session::run(step::Purpose purpose, const step::StepInput& inpu
 
 Error Session::too_many_rows(const step::StepOutput& refused) const {
   return Error(ExitCode::does_not_fit, cat(to_string(refused.result->refused()), " (expert_row_fallback ",
-                                           layout().expert_row_fallback, "); raise it"));
+                                           layout().expert_row_fallback.value(), "); raise it"));
 }
 
 step::StepOutput Session::enqueue(step::Purpose purpose, const step::StepInput& input) {

@@ -126,7 +126,7 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
   };
   if (problems.size() != before || !has_length) {  // the data are checked in any case
     data.model_unknown = input.open.model == nullptr;
-    open_eval_data(data, {batches::batch_sizes(plan::packing_of(recipe.data), recipe.train.micro_batch_size, 1, 0)}, {},
+    open_eval_data(data, {batches::batch_sizes(plan::packing_of(recipe.data), recipe.train.micro_batch_size, 1)}, {},
                    problems);
     return std::nullopt;
   }

@@ -78,8 +78,8 @@ TEST(Published, WhatTheirConfigsSay) {
     EXPECT_EQ(gemma.embedding.scale, std::sqrt(static_cast<double>(gemma.embedding.width)));
     EXPECT_EQ(gemma.blocks[0].attention.window, 512);
     EXPECT_EQ(gemma.blocks[5].attention.window, 0);
-    EXPECT_EQ(gemma.ropes[static_cast<std::size_t>(gemma.blocks[0].attention.rope)].theta, 1e4);
-    EXPECT_EQ(gemma.ropes[static_cast<std::size_t>(gemma.blocks[5].attention.rope)].theta, 1e6);
+    EXPECT_EQ(gemma.ropes[static_cast<std::size_t>(gemma.blocks[0].attention.rope.value())].theta, 1e4);
+    EXPECT_EQ(gemma.ropes[static_cast<std::size_t>(gemma.blocks[5].attention.rope.value())].theta, 1e6);
   }
   EXPECT_EQ(of["pythia-6.9b"].ropes[0].head_dim, 32);
   EXPECT_EQ(of["pythia-6.9b"].head.output, "embed_out");

@@ -44,9 +44,9 @@ void check_block(Check& check, const BlockDescription& block) {
     check.norm(*attention.qk_norm);
     check.no(attention.qk_norm->kind == nn::NormKind::layer, "layer norms of queries and keys");
   }
-  check.no(!is_factor(attention.softcap),
+  check.no(!is_factor(attention.softcap.value_or(0)),
            "soft-capping of attention scores with a cap that is negative or out of range");
-  check.no(!is_factor(attention.scale), "attention scores with a scale that is negative or out of range");
+  check.no(!is_factor(attention.scale.value_or(0)), "attention scores with a scale that is negative or out of range");
   check.no(attention.alibi && !is_factor(attention.alibi_scale),
            "biases of attention scores with a factor that is negative or out of range");
   check.no(!(attention.dropout >= 0 && attention.dropout < 1), "dropout of attention outside [0, 1)");
@@ -80,7 +80,8 @@ void check_supported(const ModelDescription& d, const std::string& file, Problem
   check.no(d.head.classifies() && d.head.classes < 2, "a classification of fewer than two classes");
   check.no(d.head.classifies() && d.head.tied, "a classification with the embedding's table");
   check.no(d.head.kind == nn::HeadKind::span, "prediction of spans");
-  check.no(!is_factor(d.head.softcap), "soft-capping of logits with a cap that is negative or out of range");
+  check.no(!is_factor(d.head.softcap.value_or(0)),
+           "soft-capping of logits with a cap that is negative or out of range");
 }
 
 }  // namespace hawser::models

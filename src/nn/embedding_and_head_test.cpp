@@ -117,7 +117,7 @@ class CappedHead {
       : dtype_(dtype), columns_(sliced ? kVocabulary + 3 : kVocabulary), device_(make_cpu_device()) {
     HeadConfig config = head_config(true);
     config.bias = bias;
-    config.softcap = softcap;
+    if (softcap > 0) config.softcap = softcap;
     if (sliced) {
       config.vocabulary = columns_;
       config.vocabulary_slice = {.total = kVocabulary};

@@ -22,6 +22,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "nn/seams/attention_exchange.h"
 #include "nn/seams/redistribute.h"
@@ -35,7 +36,7 @@ struct Seams {
   std::shared_ptr<AttentionExchange> attention = std::make_shared<AttentionExchange>();
   std::shared_ptr<TokenExchange> tokens = std::make_shared<TokenExchange>();
   std::shared_ptr<TensorReduce> tensor_reduce = std::make_shared<TensorReduce>();
-  double expert_row_bound = 0;  // TokenExchange::Sizes::row_bound, which the plan chooses
+  std::optional<double> expert_row_bound;  // TokenExchange::Sizes::row_bound, which the plan chooses
 };
 
 }  // namespace hawser::nn

@@ -51,7 +51,7 @@ TEST(Seams, RowsOfExpertsSufficeForAllTokens) {
   EXPECT_EQ(sizes.expert_rows(), 3072 + 2 * 128);
   sizes.options.pieces = 2;
   EXPECT_EQ(sizes.expert_rows(), 2 * (1536 + 128));
-  sizes.row_bound = 0;
+  sizes.row_bound.reset();
   sizes.capacity = 130;  // 4 * 130 rows of an expert
   EXPECT_EQ(sizes.rows(), 8 * 256);
   EXPECT_EQ(sizes.expert_rows(), 2 * 640);

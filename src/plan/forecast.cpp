@@ -178,7 +178,7 @@ std::vector<OtherStep> other_steps(const Layout& layout, bool evaluates) {
     others.push_back({kTrain, of_refused_steps(layout)});
     if (evaluates) others.push_back({kLoss, of_refused_steps(layout)});
   }
-  if (layout.verify_every > 0) {
+  if (layout.verify_every) {
     for (const step::Verification verification : {step::Verification::reference, step::Verification::comparison}) {
       others.push_back({kTrain, verified(layout, verification)});
     }

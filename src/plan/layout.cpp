@@ -160,7 +160,8 @@ void set_formats(LayoutChoices& choices, const models::Model& model, const Fp8Re
       policy.fp8_inputs = true;
     }
   }
-  choices.verify_every = fp8.verify_every;
+  choices.verify_every.reset();
+  if (fp8.verify_every > 0) choices.verify_every = fp8.verify_every;
   choices.quantizer = make_quantizer(fp8);
 }
 
@@ -241,6 +242,11 @@ void check_loss(const Recipe& recipe, const models::Model& model, DeviceKind dev
   problems.throw_if_any();
 }
 
+std::optional<double> gradient_clip_of(const Recipe& recipe) {
+  const double norm = recipe.optimizer.gradient_clip;
+  return norm > 0 ? std::optional(norm) : std::nullopt;
+}
+
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                    DeviceKind device) {
   check_loss(recipe, model, device);
@@ -256,8 +262,9 @@ LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, c
   if (parallelism.mesh.pipeline > 1) choices.forward_micro_batches = kForwardPerStage * parallelism.mesh.pipeline;
   choices.compute = compute;
   choices.threads = threads;
-  choices.batch_sizes = batches::batch_sizes(packing_of(recipe.data), recipe.train.micro_batch_size,
-                                             parallelism.mesh.context, p.context_chunks);
+  choices.batch_sizes =
+      batches::batch_sizes(packing_of(recipe.data), recipe.train.micro_batch_size, parallelism.mesh.context,
+                           p.context_chunks > 0 ? std::optional(p.context_chunks) : std::nullopt);
   if (device == DeviceKind::cuda && choices.batch_sizes.context > 1) choices.head_groups = kCudaHeadGroups;
   choices.micro_batches = static_cast<int>(std::max<std::int64_t>(
       1, ceil_div(recipe.train.global_batch_size, choices.data_ranks() * choices.batch_sizes.sequences)));
@@ -279,7 +286,7 @@ LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, c
                                          .weight_decay = recipe.optimizer.weight_decay,
                                          .groups = static_cast<int>(decays.size()),
                                          .group_decays = decays});
-  choices.gradient_clip = recipe.optimizer.gradient_clip;
+  choices.gradient_clip = gradient_clip_of(recipe);
   choices.seed = recipe.train.seed;
   choices.deterministic = deterministic_of(recipe, device);
   if (choices.quantizer != nullptr && device == DeviceKind::cuda) check_fp8_sizes(model, recipe);
@@ -382,7 +389,7 @@ step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool op
           .quantizer = layout.quantizer,
           .scaled_sites = scaled_sites(layout),
           .host = layout.host,
-          .verifies = optimizer && layout.verify_every > 0,
+          .verifies = optimizer && layout.verify_every.has_value(),
           .kv_cache_rows = layout.cached ? std::optional(layout.cached->cache_rows) : std::nullopt,
           .partition = layout.partition,
           .stage = mesh.coordinate().pipeline};

@@ -94,15 +94,16 @@ struct LayoutChoices : Parallelism {
   DType kv_reduce_dtype = DType::f32;  // of gradients of gathered K and V (parallel::AllGatherExchange)
   bool deterministic = false;          // two runs give the same bits on CUDA, too; on the CPU they always do
   std::shared_ptr<const optim::Optimizer> optimizer = optim::make_adamw();
-  std::shared_ptr<const nn::Quantizer> quantizer;  // of SavePolicy::formats and of flats with scales; null: none
+  std::shared_ptr<const nn::Quantizer> quantizer;  // of SavePolicy::formats and of flats with scales, if any
   step::HostPlacement host;                        // no recipe sets it
-  std::int64_t verify_every = 0;                   // steps (engine::Session::enqueue_verified); 0: never
-  // With expert ranks: limits the rows that a rank has buffers for (nn::TokenExchange::Sizes::row_bound); 0: all rows
-  // that there can be. On all ranks, a step in which one has more is refused and runs again in the layout
-  // of_refused_steps(), whose bound is expert_row_fallback. If that is not enough, the run ends on all ranks. No token
-  // is dropped, and the results are those without a bound. Not of Purpose::logits.
-  double expert_row_bound = 0, expert_row_fallback = 0;
-  double gradient_clip = 0;  // step::ExecutorSetup::gradient_clip
+  // The steps whose number is a multiple of it are verified (engine::Session::enqueue_verified).
+  std::optional<std::int64_t> verify_every;
+  // With expert ranks: limits the rows that a rank has buffers for (nn::TokenExchange::Sizes::row_bound). Without it
+  // there are buffers for all rows that there can be. On all ranks, a step in which one has more is refused and runs
+  // again in the layout of_refused_steps(), whose bound is expert_row_fallback. If that is not enough, the run ends on
+  // all ranks. No token is dropped, and the results are those without a bound. Purpose::logits has no bound.
+  std::optional<double> expert_row_bound, expert_row_fallback;
+  std::optional<double> gradient_clip;  // step::ExecutorSetup::gradient_clip
   ops::LossScaling loss_scaling;
   // Without it, a pass attends to its own rows only, and a step of Purpose::logits has logits for one row.
   std::optional<CachedPass> cached;
@@ -112,7 +113,7 @@ struct LayoutChoices : Parallelism {
   // For a parallelism that has none yet (tests).
   std::function<void(nn::Seams&, comm::Mesh&)> replace_seams;
 
-  bool may_refuse() const { return mesh.expert > 1 && expert_row_bound > 0; }
+  bool may_refuse() const { return mesh.expert > 1 && expert_row_bound.has_value(); }
   // Shards of master weights, moments and reduced gradients, of the flats that are not copies on tensor ranks.
   int parts() const { return mesh.shard_ranks(); }
   bool shards() const { return parts() > 1 || mesh.tensor > 1; }  // copies on tensor ranks are sharded over them
@@ -133,7 +134,7 @@ struct Layout : LayoutChoices {
   step::Verification verification = step::Verification::none;
   bool runs_refused = false;
 
-  double row_bound() const { return runs_refused ? expert_row_fallback : expert_row_bound; }
+  std::optional<double> row_bound() const { return runs_refused ? expert_row_fallback : expert_row_bound; }
 
  private:
   friend Layout derive(LayoutChoices choices, const models::Model& model);
@@ -168,6 +169,9 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
 // columns of logits, unless tensor ranks slice them. Generation has no loss.
 void check_loss(const Recipe& recipe, const models::Model& model, DeviceKind device);
 
+// optimizer.gradient_clip, if the recipe clips.
+std::optional<double> gradient_clip_of(const Recipe& recipe);
+
 // The parallelism of the recipe's keys. With pipeline stages the caller sets the partition.
 Parallelism parallelism_of(const Recipe& recipe, int world);
 
@@ -184,7 +188,7 @@ bool needs_calibration(const Layout& layout);
 Layout calibrating(Layout layout);
 // The layout in which a step runs again that this one refuses: LayoutChoices::expert_row_fallback, and full activation
 // checkpointing, which needs the least memory and has the same bits. The first step of a history and the steps of a
-// verification have its bound, too: they are not refused if it is 0.
+// verification have its bound, too: they are not refused if there is none.
 Layout of_refused_steps(Layout layout);
 // The layout of one of the two steps of a verification (step::Verification). The reference saves inputs in the compute
 // dtype: the gradients that it compares with are of inputs that are not rounded.

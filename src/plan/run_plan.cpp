@@ -127,6 +127,12 @@ std::vector<double> group_factors_of(const OptimizerRecipe& optimizer) {
   return factors;
 }
 
+// A number of the recipe, where 0 is none.
+template <class Number>
+std::optional<Number> if_positive(Number number) {
+  return number > 0 ? std::optional(number) : std::nullopt;
+}
+
 }  // namespace
 
 // Not normalized: a/../b is another folder than b if a is a link.
@@ -149,15 +155,15 @@ RunPlan resolve(const Recipe& recipe) {
           .micro_batch_size = train.micro_batch_size,
           .seed = train.seed,
           .steps = train.steps,
-          .epochs = train.epochs,
+          .epochs = if_positive(train.epochs),
           .learning_rate = learning_rate_of(recipe),
           .group_factors = group_factors_of(recipe.optimizer),
-          .gradient_clip = recipe.optimizer.gradient_clip,
-          .evaluate_every = train.evaluate_every,
-          .evaluate_sequences = train.evaluate_batches * train.global_batch_size,
+          .gradient_clip = gradient_clip_of(recipe),
+          .evaluate_every = if_positive(train.evaluate_every),
+          .evaluate_sequences = if_positive(train.evaluate_batches * train.global_batch_size),
           .log_every = train.log_every,
-          .saves = {.every_steps = recipe.checkpoint.every_steps,
-                    .every_minutes = recipe.checkpoint.minutes_between(),
+          .saves = {.every_steps = if_positive(recipe.checkpoint.every_steps),
+                    .every_minutes = if_positive(recipe.checkpoint.minutes_between()),
                     .keep_last = recipe.checkpoint.keep_last,
                     .keep_best = train.evaluate_every > 0,
                     .asynchronous = saves_asynchronously(recipe)},
@@ -171,9 +177,9 @@ void lay_out(RunPlan& plan, const models::Model& model, int world, int threads, 
 }
 
 void resolve_steps(RunPlan& plan, std::int64_t sequences) {
-  if (plan.epochs <= 0) return;
+  if (!plan.epochs) return;
   constexpr double kRounding = 1e-6;  // in steps: 0.07 epochs of 100 sequences are 7, not 7.000000000000001
-  const double steps = plan.epochs * static_cast<double>(sequences) / static_cast<double>(plan.global_batch_size);
+  const double steps = *plan.epochs * static_cast<double>(sequences) / static_cast<double>(plan.global_batch_size);
   // The last step may read the first sequences of the next epoch.
   plan.steps = std::max<std::int64_t>(1, std::llround(std::ceil(steps - kRounding)));
   plan.recipe.train.steps = plan.steps;

@@ -37,8 +37,9 @@ struct RunFiles {
 RunFiles files_in(const std::string& output);
 
 struct SavePlan {
-  std::int64_t every_steps = 0;  // 0: off
-  double every_minutes = 0;      // 0: off
+  // A checkpoint is due by either of these, and there is one at the end.
+  std::optional<std::int64_t> every_steps;
+  std::optional<double> every_minutes;
   int keep_last = 3;
   bool keep_best = false;
   bool asynchronous = false;  // a snapshot in host memory is written while steps continue
@@ -52,16 +53,16 @@ struct RunPlan {
   prepare::PrepareOptions data;
   bool prepares = false;  // there are sources; otherwise the token files in data.output exist already
   batches::PackingPlan packing;
-  std::vector<batches::DataSetPlan> data_sets;               // of data.train; empty: all of it is one
+  std::vector<batches::DataSetPlan> data_sets;               // of data.train, if it has several
   std::int64_t global_batch_size = 1, micro_batch_size = 1;  // sequences
   std::uint64_t seed = 0;
-  std::int64_t steps = 0;  // 0 until resolve_steps(), if the recipe has epochs
-  double epochs = 0;       // 0: `steps` is given
+  std::int64_t steps = 0;        // of the run; 0 until resolve_steps(), if the recipe has epochs in place of steps
+  std::optional<double> epochs;  // of train.epochs
   optim::LearningRatePlan learning_rate;
-  std::vector<double> group_factors;  // of the learning rate: of each group of optimizer.groups
-  double gradient_clip = 0;
-  std::int64_t evaluate_every = 0;      // steps; 0: only before the first step and at the end
-  std::int64_t evaluate_sequences = 0;  // of each validation set; 0: all
+  std::vector<double> group_factors;               // of the learning rate: of each group of optimizer.groups
+  std::optional<double> gradient_clip;             // the maximum global norm
+  std::optional<std::int64_t> evaluate_every;      // steps; besides before the first one and at the end
+  std::optional<std::int64_t> evaluate_sequences;  // of each validation set, in place of all
   std::int64_t log_every = 1;
   SavePlan saves;
   ReportRecipe report;

@@ -69,7 +69,7 @@ TEST(RunPlan, DefaultsAndPathsAreResolved) {
   EXPECT_FALSE(plan.saves.keep_best);
   EXPECT_EQ(plan.tokens_per_step(), 4096);
   recipe.checkpoint.every_steps = 10;  // the last step: nothing to save before
-  EXPECT_EQ(resolve(recipe).saves.every_minutes, 0);
+  EXPECT_FALSE(resolve(recipe).saves.every_minutes);
   EXPECT_FALSE(resolve(recipe).saves.asynchronous);
 }
 

@@ -328,7 +328,7 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
       .causal = mask.causal,
       .window = mask.window,
       .scale = scale,
-      .softcap = c.softcap,
+      .softcap = c.softcap.value_or(0),
       .slopes = mask.distances ? slopes.view() : TensorView(),
       .dropout = {.probability = c.dropout, .step = step.view(), .query_ids = ids.view(), .key_ids = ids.view()},
       .o = o,

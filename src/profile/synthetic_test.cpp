@@ -58,7 +58,7 @@ TEST(Synthetic, PackedDocumentsAreBalanced) {
     Recipe recipe;
     recipe.data.sequence_length = 131072;
     set_packing(recipe, mix);
-    const batches::BatchShape shape{batches::batch_sizes(plan::packing_of(recipe.data), 1, 4, 0)};
+    const batches::BatchShape shape{batches::batch_sizes(plan::packing_of(recipe.data), 1, 4)};
     double worst = 0, sum = 0;
     constexpr int kBatches = 100;
     for (int index = 0; index < kBatches; ++index) {

@@ -99,7 +99,7 @@ void Rules::gradients(const StepMetrics& m) {
         fmt::format("the gradient norm is {:.3g}, {:.0f} times its median {:.3g}; try a lower optimizer.learning_rate, "
                     "a longer optimizer.warmup_steps{}, or check the data of this step",
                     m.grad_norm, m.grad_norm / usual, usual,
-                    options_.gradient_clip > 0 ? "" : ", optimizer.gradient_clip=1"));
+                    options_.gradient_clip ? "" : ", optimizer.gradient_clip=1"));
   }
   calm_ = known && m.grad_norm > kCalm * usual ? 0 : calm_ + 1;
   if (calm_ >= kCalmSteps) exploding_ = false;

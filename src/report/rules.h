@@ -47,9 +47,9 @@ struct RulesOptions {
   std::int64_t steps = 0;  // of the run
   std::int64_t warmup_steps = 0;
   double peak_learning_rate = 0;
-  // The maximum norm after clipping; 0: no clipping. No condition depends on it: with 0, the text of "exploding
-  // gradients" suggests optimizer.gradient_clip=1.
-  double gradient_clip = 0;
+  // The maximum norm after clipping. No condition depends on it: without it, the text of "exploding gradients" suggests
+  // optimizer.gradient_clip=1.
+  std::optional<double> gradient_clip;
 };
 
 // The rules that were not tested in these steps with targets and these evaluations after steps, with what they need:

@@ -94,7 +94,7 @@ void FitRun::train() {
     const std::int64_t step = ++done_;
     in_flight_.push_back(enqueue(step, *prefetcher));
     const bool last = step == total_steps();
-    const bool evaluate = !validation_.empty() && (last || on_beat(plan_.evaluate_every));
+    const bool evaluate = !validation_.empty() && (last || (plan_.evaluate_every && on_beat(*plan_.evaluate_every)));
     const bool due = !last && saver_->due(step), between = due && !saver_->asynchronous();
     if (due && !between) {
       saver_->take(step, in_flight_.back().output.end, [this] {
@@ -153,11 +153,11 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, batches::Prefetcher& pre
                   .step = static_cast<std::int32_t>(step),
                   .inverse_targets = pending.targets > 0 ? 1.0f / static_cast<float>(pending.targets) : 0.0f};
   pending.lr = input.record.learning_rate.of[0];
-  const std::int64_t verify_every = plan_.layout.verify_every;
+  const std::optional<std::int64_t>& verify_every = plan_.layout.verify_every;
   if (step == refused_step_) {
     pending.output = session_->enqueue_refused(step::Purpose::train, input);
     pending.with_fallback_rows = true;
-  } else if (verify_every > 0 && step % verify_every == 0 && !input.skip) {
+  } else if (verify_every && step % *verify_every == 0 && !input.skip) {
     auto [reference, output] = session_->enqueue_verified(input);
     pending.reference = std::move(reference);
     pending.output = std::move(output);

@@ -90,7 +90,7 @@ std::string validation_identity(const plan::RunPlan& plan, const std::vector<Nam
     const auto identity = io::parse_own_json<io::OrderedJson>(prepare::to_json(prepare::identity_of(*file)));
     (name.empty() ? json["data"] : json["sets"][name]) = identity;
   }
-  json["sequences"] = plan.evaluate_sequences;
+  json["sequences"] = plan.evaluate_sequences.value_or(0);  // 0: all
   json["sequence_length"] = packing.sequence_length;
   json["max_documents"] = packing.max_documents;
   if (packing.long_documents == LongDocuments::truncate) json["long_documents"] = "truncate";
@@ -146,7 +146,7 @@ void FitRun::expect_equal_recipes() const {
 void FitRun::open() {
   if (first_rank()) {
     report::ProgressOptions options = request_.progress;
-    options.total = plan_.epochs > 0 ? 0 : total_steps();  // set again when the data are open
+    options.total = plan_.epochs ? 0 : total_steps();  // set again when the data are open
     options.log_every = plan_.log_every;
     options.stop_requested = request_.stop_requested;
     progress_ = std::make_unique<report::Progress>(options);
@@ -355,7 +355,7 @@ void FitRun::open_validation(const std::vector<prepare::TokenFiles::Validation>&
   // The number of sequences evaluated at once depends on the layout; the total does not.
   const std::int64_t at_once =
       plan_.layout.data_ranks() * plan_.layout.batch.sequences * plan_.layout.forward_micro_batches;
-  const std::int64_t evaluated = plan_.evaluate_sequences;  // 0: all
+  const std::optional<std::int64_t>& evaluated = plan_.evaluate_sequences;
   Problems problems;
   for (std::size_t i = 0; i < sets.size(); ++i) {
     const auto& [name, file] = sets[i];
@@ -363,10 +363,10 @@ void FitRun::open_validation(const std::vector<prepare::TokenFiles::Validation>&
     const std::shared_ptr<const batches::SequenceSet> held_out =
         batches::open_sequences(file, plan_.packing, open_.model->vocabulary());
     held_out_sequences_ += held_out->size();
-    validation_sequences_ += evaluated > 0 ? std::min(evaluated, held_out->size()) : held_out->size();
+    validation_sequences_ += evaluated ? std::min(*evaluated, held_out->size()) : held_out->size();
     const auto loader = std::make_shared<const batches::BatchLoader>(
         held_out, plan_.layout.batch, batch_layout_,
-        batches::BatchOrder{.global_batch_size = at_once, .shuffle = false, .first = evaluated});
+        batches::BatchOrder{.global_batch_size = at_once, .shuffle = false, .first = evaluated.value_or(0)});
     validation_.push_back({name, loader});
     std::int64_t targets = 0;
     for (std::int64_t s = 0; held_out->size() > 0 && s < loader->steps() && targets == 0; ++s)

@@ -70,8 +70,8 @@ void RunSaver::reserve() {
 std::uint64_t RunSaver::requests() const {
   std::uint64_t bits = background_ && background_->failed() ? kFailed : 0;
   const bool first = world_ == nullptr || world_->rank().value() == 0;
-  const double every = plan_.saves.every_minutes;
-  if (first && every > 0 && seconds_since(last_save_) >= 60 * every) bits |= kDue;
+  const std::optional<double>& every = plan_.saves.every_minutes;
+  if (first && every && seconds_since(last_save_) >= 60 * *every) bits |= kDue;
   return bits;
 }
 
@@ -83,8 +83,8 @@ void RunSaver::apply(std::uint64_t bits) {
 }
 
 bool RunSaver::due(std::int64_t step) const {
-  const std::int64_t every = plan_.saves.every_steps;
-  return due_by_time_ || (every > 0 && step % every == 0);
+  const std::optional<std::int64_t>& every = plan_.saves.every_steps;
+  return due_by_time_ || (every && step % *every == 0);
 }
 
 void RunSaver::take(std::int64_t step, const Event& step_end, const std::function<void()>& retire_earlier) {

@@ -137,9 +137,9 @@ std::string ranks_line(const RunPlace& place) {
 std::string output_line(const RunPlace& place) {
   const plan::SavePlan& saves = place.plan.saves;
   std::string when;
-  if (saves.every_steps > 0) when = cat("every ", plural(saves.every_steps, "step"), " and ");
-  if (const double minutes = saves.every_minutes; minutes > 0) {
-    when += cat("every ", fmt::format("{:.3g}", minutes), " minutes and ");
+  if (saves.every_steps) when = cat("every ", plural(*saves.every_steps, "step"), " and ");
+  if (saves.every_minutes) {
+    when += cat("every ", fmt::format("{:.3g}", *saves.every_minutes), " minutes and ");
   }
   const std::int64_t bytes = plan::checkpoint_bytes(place.session.model(), place.session.layout());
   const std::string& metric = place.plan.recipe.train.early_stopping_metric;

@@ -91,7 +91,7 @@ inline models::ModelDescription gpt2() {
                                       .output_bias = true,
                                       .norm_config = kLayerNorm,
                                       .transposed = true,
-                                      .rope = -1,
+                                      .rope = std::nullopt,
                                       .norm = p + "ln_1",
                                       .output = p + "attn.c_proj",
                                       .fused = p + "attn.c_attn"},
@@ -194,7 +194,7 @@ inline models::ModelDescription bloom() {
     const std::string p = cat("transformer.h.", b, ".");
     models::BlockDescription& block = d.blocks[static_cast<std::size_t>(b)];
     block.residual = models::Residual::serial;
-    block.attention.rope = -1;
+    block.attention.rope.reset();
     block.attention.alibi = true;
     block.attention.norm = p + "input_layernorm";
     block.attention.output = p + "self_attention.dense";

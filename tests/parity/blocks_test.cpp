@@ -84,7 +84,7 @@ TEST(Blocks, AWrongDescriptionIsFound) {
                      d.blocks[0].attention.norm_config.epsilon = d.blocks[0].mlp.norm_config.epsilon = 1e-2;
                    }}});
   expect_another("gemma2", gemma2,
-                 {{"no soft cap", [](auto& d) { d.blocks[1].attention.softcap = 0; }},
+                 {{"no soft cap", [](auto& d) { d.blocks[1].attention.softcap.reset(); }},
                   {"another soft cap", [](auto& d) { d.blocks[0].attention.softcap = 1.6; }},
                   {"another soft cap of logits", [](auto& d) { d.head.softcap = 2.1; }}});
   expect_another("bloom", bloom, {{"no ALiBi", [](auto& d) { d.blocks[1].attention.alibi = false; }}});

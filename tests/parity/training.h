@@ -33,7 +33,7 @@ inline std::unique_ptr<evaluate::OpenEvaluation> open_golden(const std::filesyst
 
 // The layout of the steps in expected.json.
 inline plan::LayoutChoices training_layout(plan::LayoutChoices layout, const nlohmann::json& steps) {
-  layout.gradient_clip = steps.at("gradient_clip");
+  layout.gradient_clip = steps.at("gradient_clip").get<double>();
   layout.optimizer = optim::make_adamw({.beta1 = steps.at("beta1"),
                                         .beta2 = steps.at("beta2"),
                                         .epsilon = steps.at("epsilon"),

@@ -113,7 +113,7 @@ TEST(Candidates, OfTensorSlicesNeedWhatTheirModelNeeds) {
   layout.micro_batches = 2;
   layout.batch_sizes = f.layout.batch;
   layout.sequence_parallel = true;
-  layout.gradient_clip = recipe.optimizer.gradient_clip;
+  layout.gradient_clip = plan::gradient_clip_of(recipe);
   fill_tensor_seams(layout);
   for (const int rank : {0, 1}) {
     const auto part = sliced(description_of(4), rank, 4);

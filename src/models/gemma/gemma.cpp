@@ -104,7 +104,7 @@ ModelDescription read_gemma3(ConfigReader& config, Problems& problems, const Ten
     attention.qkv_bias = attention.output_bias = bias;
     attention.scale = 1.0 / std::sqrt(scalar);
     attention.rope = sliding[b] ? 1 : 0;
-    attention.rope_scale = ops::rope_attention_factor(d.ropes[static_cast<std::size_t>(attention.rope)]);
+    attention.rope_scale = ops::rope_attention_factor(d.ropes[static_cast<std::size_t>(*attention.rope)]);
     d.blocks[b].mlp.activation = nn::Activation::geglu_tanh;
   }
   return d;
@@ -126,7 +126,7 @@ std::string gemma3_config_json(const ModelDescription& d, const std::string& sto
     json["rope_parameters"] = {{"full_attention", one(d.ropes[0])}, {"sliding_attention", one(d.ropes[1])}};
   }
   // transformers 5 accepts whole numbers alone.
-  const double scalar = 1.0 / (attention.scale * attention.scale), rounded = std::round(scalar);
+  const double scalar = 1.0 / (attention.score_scale() * attention.score_scale()), rounded = std::round(scalar);
   if (std::abs(scalar - rounded) < 1e-9 * scalar) {
     json["query_pre_attn_scalar"] = static_cast<std::int64_t>(rounded);
   } else {

@@ -282,8 +282,8 @@ AttentionLayer::Heads AttentionLayer::heads_of(const TensorView& qkv) const {
 }
 
 void AttentionLayer::rope(LayerContext& ctx, const TensorView& heads, bool inverse) const {
-  if (config_.rope < 0) return;
-  const RopeViews rope = ctx.rope(config_.rope);
+  if (!config_.rope) return;
+  const RopeViews rope = ctx.rope(*config_.rope);
   ops::rope(ctx.compute(), {.x = heads,
                             .positions = ctx.batch().positions,
                             .frequencies = rope.frequencies,
@@ -366,8 +366,8 @@ ops::AttentionCall AttentionLayer::call_of(const LayerContext& ctx, const Attent
           .causal = part.mask.causal,
           .window = part.mask.window,
           .window_halves = part.window_halves,
-          .scale = c.scale > 0 ? c.scale : 1.0 / std::sqrt(static_cast<double>(c.head_dim)),
-          .softcap = c.softcap,
+          .scale = c.score_scale(),
+          .softcap = c.softcap.value_or(0),
           .slopes = c.alibi ? ctx.alibi_slopes().rows(part.first_head, t.q.size(1)) : TensorView(),
           .dropout = dropout_of(ctx, part),
           .o = t.o,

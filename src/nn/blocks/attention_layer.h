@@ -13,6 +13,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <optional>
 
 #include "nn/blocks/layer_output.h"
@@ -33,12 +34,12 @@ struct AttentionConfig {
   NormPlace norm_place = NormPlace::pre;
   std::optional<NormConfig> qk_norm;  // of each head of q and k, before RoPE (Qwen3); RMS norm only
   bool transposed = false;            // files have weights as [in, out] (Conv1D of GPT-2)
-  int rope = 0;                       // LayerContext::rope(rope), for all or the first dims of a head; -1: none
-  double rope_scale = 1.0;            // factor of cos and sin (attention scaling of some RoPE variants)
+  std::optional<int> rope = 0;        // LayerContext::rope(rope), for all or the first dims of a head
   bool causal = true;                 // without it a query sees later keys of its document, too
+  double rope_scale = 1.0;            // factor of cos and sin (attention scaling of some RoPE variants)
   std::int64_t window = 0;            // of mask()
-  double scale = 0;                   // of the scores; 0: 1 / sqrt(head_dim)
-  double softcap = 0;                 // scores become softcap * tanh(score / softcap) (Gemma 2); 0: no
+  std::optional<double> scale;        // of the scores, in place of 1 / sqrt(head_dim)
+  std::optional<double> softcap;      // scores become softcap * tanh(score / softcap) (Gemma 2)
   bool alibi = false;                 // biases of the scores by distance, after the soft cap (BLOOM, arXiv 2108.12409)
   double alibi_scale = 1;             // of the slopes (Falcon: as of the scores)
   double dropout = 0;                 // of the probabilities, while training: p, in [0, 1)
@@ -54,6 +55,7 @@ struct AttentionConfig {
   AttentionMask mask() const { return {.causal = causal, .window = window, .distances = alibi}; }
   // alibi_scale * ops::alibi_slopes of this rank's heads among the model's; 0 for heads of padding.
   std::vector<float> alibi_slopes() const;
+  double score_scale() const { return scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim))); }
   std::int64_t q_size() const { return heads * head_dim; }
   std::int64_t kv_size() const { return kv_heads * head_dim; }
   std::int64_t qkv_size() const { return q_size() + 2 * kv_size(); }

@@ -212,7 +212,7 @@ void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& vi
                       .labels = residual_rows(ctx, x, ctx.batch().labels),
                       .scale = views.inverse_targets,
                       .loss_sum = views.sum,
-                      .softcap = config_.softcap});
+                      .softcap = config_.softcap.value_or(0)});
 }
 
 void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const TensorView& dx, const LossViews& views,
@@ -238,7 +238,7 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
                         .dbias = dbias.view,
                         .accumulate_weight = weight.accumulate,
                         .accumulate_bias = dbias.accumulate,
-                        .softcap = config_.softcap});
+                        .softcap = config_.softcap.value_or(0)});
   }
   TensorView dinner = dh;
   if (norm_) {
@@ -251,7 +251,7 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
 void HeadLayer::project(LayerContext& ctx, const TensorView& h, const TensorView& logits) const {
   projection().forward(ctx, h, logits);
   if (bias_ >= 0) ops::add_bias(ctx.compute(), {.y = logits, .bias = bias(ctx)});
-  if (config_.softcap > 0) ops::softcap(ctx.compute(), {.y = logits, .softcap = config_.softcap});
+  if (config_.softcap) ops::softcap(ctx.compute(), {.y = logits, .softcap = *config_.softcap});
 }
 
 void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView& logits) const {

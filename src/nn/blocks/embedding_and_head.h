@@ -20,12 +20,12 @@ struct EmbeddingConfig {
   DimSlice vocabulary_slice;               // sliced over the tensor ranks
   double initial_std = 0.02;
   std::string table;  // name without ".weight"
-  // Learned position embeddings (GPT-2), added to those of the tokens; "" and 0: none. max_position: rows of the table,
-  // of which the first position_offset are of no position (RoBERTa).
+  // The table of learned position embeddings (GPT-2), which are added to those of the tokens. Without its name there
+  // are none. It has max_position rows, of which the first position_offset are of no position (RoBERTa).
   std::string positions;
   std::int64_t max_position = 0, position_offset = 0;
-  // Embeddings of token types (BERT), added, too; "" and 0: none. With one type (RoBERTa), every token has it;
-  // otherwise kTokenTypes has the type of each.
+  // The table of the embeddings of token types (BERT), which are added, too. Without its name there are none. With one
+  // type (RoBERTa), every token has it; otherwise kTokenTypes has the type of each.
   std::string types;
   std::int64_t type_count = 0;
   double scale = 1;                       // of the sum (Gemma: sqrt(width))
@@ -89,14 +89,14 @@ struct HeadConfig {
   bool tied = false;                       // the projection's weight is the embedding's table
   NormConfig norm_config;
   double initial_std = 0.02;
-  std::string norm, output;                      // names without ".weight"; norm "": none
+  std::string norm, output;                      // names without ".weight"; without `norm` there is none
   std::optional<HeadTransformConfig> transform;  // before the norm, which is then the head's own
   HeadKind kind = HeadKind::language_model;
   // Of a classification, in place of `vocabulary`; its projection is neither tied nor sliced.
   std::int64_t classes = 0;
   bool last_row = false;  // sequence_classification: the row of a document is its last (Llama), not its first (BERT)
-  double softcap = 0;     // logits become softcap * tanh(logit / softcap) (Gemma 2); 0: no
-  bool bias = false;      // of the projection (GPT-J): a parameter of its own, also if the weight is tied
+  std::optional<double> softcap;  // logits become softcap * tanh(logit / softcap) (Gemma 2)
+  bool bias = false;              // of the projection (GPT-J): a parameter of its own, also if the weight is tied
 
   bool classifies() const {
     return kind == HeadKind::sequence_classification || kind == HeadKind::token_classification;

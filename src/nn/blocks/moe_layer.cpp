@@ -105,7 +105,7 @@ MoeLayer::MoeLayer(MoeConfig config, std::shared_ptr<const RouterLoss> loss)
       loss_(std::move(loss)),
       norm_(config_.norm_config, kMoeNorm, kMoeNormBias),
       router_{.weight = kRouterWeight, .sliced = false} {
-  HAWSER_CHECK(config_.capacity >= 0, config_.router, ": capacity ", config_.capacity);
+  HAWSER_CHECK(config_.capacity.value_or(1) > 0, config_.router, ": capacity ", *config_.capacity);
   HAWSER_CHECK(loss_ != nullptr && loss_->config() == config_.loss(), config_.router, ": the loss of another router");
 }
 
@@ -117,11 +117,9 @@ std::vector<int> MoeLayer::linear_weights(Site site) const {
 
 TokenExchange::Sizes MoeLayer::sizes(std::int64_t rows, const Seams& seams) const {
   const double mean = static_cast<double>(rows * config_.top_k) / static_cast<double>(config_.experts);
-  TokenExchange::Sizes sizes{.tokens = rows,
-                             .per_token = config_.top_k,
-                             .experts = config_.experts,
-                             .local_experts = config_.local_experts(),
-                             .capacity = std::min(rows, static_cast<std::int64_t>(std::ceil(config_.capacity * mean)))};
+  TokenExchange::Sizes sizes{
+      .tokens = rows, .per_token = config_.top_k, .experts = config_.experts, .local_experts = config_.local_experts()};
+  if (config_.capacity) sizes.capacity = std::min(rows, static_cast<std::int64_t>(std::ceil(*config_.capacity * mean)));
   if (!exchanged()) return sizes;
   sizes.row_bound = seams.expert_row_bound;
   sizes.options = seams.tokens->options(sizes);
@@ -237,13 +235,13 @@ MoeLayer::Routing MoeLayer::route(LayerContext& ctx, const TensorView& normed, c
                                    .offsets = r.exchange.offsets,
                                    .rows = r.exchange.rows,
                                    .assignments = r.exchange.assignments,
-                                   .capacity = r.exchange.sizes.capacity});
+                                   .capacity = r.exchange.sizes.capacity.value_or(0)});
   ctx.seams().tokens->route(ctx, r.exchange);
   if (const TensorView statistics = ctx.auxiliary().statistics; !statistics.empty()) {
     const std::int64_t bytes = ops::router_statistics_workspace(normed.size(0), config_.experts);
     ops::router_statistics(ctx.compute(), {.logits = r.logits,
                                            .experts = r.exchange.experts,
-                                           .rows = r.exchange.sizes.capacity > 0 ? r.exchange.rows : TensorView(),
+                                           .rows = r.exchange.sizes.capacity ? r.exchange.rows : TensorView(),
                                            .statistics = statistics,
                                            .workspace = ctx.temp(DType::u8, {bytes})});
   }

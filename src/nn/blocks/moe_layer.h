@@ -25,6 +25,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/index_range.h"
@@ -42,9 +43,9 @@ struct MoeConfig {
   std::int64_t inner = 0;                          // F of an expert
   bool normalise_top_k = true;
   // A rank's tokens give an expert at most ceil(capacity T K / E) assignments, the first ones (GShard, arXiv
-  // 2006.16668); later ones are dropped: they add nothing to y. 0: none is dropped. T: the rows of a micro-batch on
-  // this rank, so what is dropped depends on the mesh.
-  double capacity = 0;
+  // 2006.16668); later ones are dropped: they add nothing to y. Without a capacity none is dropped. T is the rows of a
+  // micro-batch on this rank, so what is dropped depends on the mesh.
+  std::optional<double> capacity;
   Activation activation = Activation::swiglu;
   NormConfig norm_config;
   bool shared_norm = false;  // `norm` is a layer's before this one (Param::shared)
@@ -55,7 +56,7 @@ struct MoeConfig {
   bool reported = false;
   // Balancing without a loss (arXiv 2408.15664): a bias [E] of the choice of experts, which each training step raises
   // or lowers by bias_rate (ops::balance_bias). `bias`: its complete name,
-  // "model.layers.0.mlp.gate.e_score_correction_bias"; empty: no bias.
+  // "model.layers.0.mlp.gate.e_score_correction_bias". Without a name there is no bias.
   double bias_rate = 0;
   std::string bias;
   // Names without ".weight", as in the Hugging Face folder. Those of experts have "{}" in place of the expert's number:
@@ -83,7 +84,7 @@ class MoeLayer : public Layer {
   std::vector<int> linear_weights(Site site) const override;
   bool reads_token_mask() const override { return true; }
   void update(Stream& compute, const LayerUpdate& update) const override;
-  bool may_refuse(const Seams& seams) const override { return exchanged() && seams.expert_row_bound > 0; }
+  bool may_refuse(const Seams& seams) const override { return exchanged() && seams.expert_row_bound.has_value(); }
   const AuxiliaryLoss* auxiliary_loss() const override { return loss_.get(); }
   double flops(const RowCounts& rows, double pairs) const override;  // of top_k experts per token that it routes
 
@@ -147,7 +148,7 @@ class MoeLayer : public Layer {
 
   MoeConfig config_;
   std::vector<Param> params_;
-  int bias_ = -1;  // index of the parameter; -1: none
+  int bias_ = -1;  // index of the parameter. It is -1 without a bias.
   std::shared_ptr<const RouterLoss> loss_;
   Norm norm_;
   Linear router_;

@@ -87,7 +87,7 @@ class SlicedLoss {
                                            .statistics = statistics,
                                            .first_column = vocabulary.begin,
                                            .total_columns = vocabulary.total,
-                                           .softcap = projection_.softcap});
+                                           .softcap = projection_.softcap.value_or(0)});
     ctx_.seams().tensor_reduce->gather(ctx_, statistics, parts);
     ops::combine_statistics(ctx_.compute(), {.parts = parts, .statistics = statistics});
     const TensorView gradients = dh.empty() ? dh : gradients_.rows(0, rows);
@@ -100,7 +100,7 @@ class SlicedLoss {
                                           .gradients = gradients,
                                           .first_column = vocabulary.begin,
                                           .total_columns = vocabulary.total,
-                                          .softcap = projection_.softcap});
+                                          .softcap = projection_.softcap.value_or(0)});
     if (dh.empty()) return;
     weight_.add([&](const TensorView& to, bool accumulate) {
       layer_gemm(ctx_, {.a = gradients, .b = h, .c = to, .transpose_a = true, .accumulate = accumulate});

@@ -2,6 +2,8 @@
 // arXiv 1909.08053). Formulas: ops/loss/sliced_logits.h.
 #pragma once
 
+#include <optional>
+
 #include "nn/blocks/linear.h"
 
 namespace hawser::nn {
@@ -12,13 +14,13 @@ struct LossViews {
   TensorView sum;              // [2] (high and low part): += sum over valid targets of -log p(label)
 };
 
-// Logits h W^T + b, soft-capped if `softcap` is not 0, of which this rank has the columns `vocabulary`, as many as
+// Logits h W^T + b, soft-capped with `softcap`, of which this rank has the columns `vocabulary`, as many as
 // every other, padding included.
 struct SlicedProjection {
   Linear linear;  // without bias
   DimSlice vocabulary;
-  TensorView bias;  // [V]: of this rank's columns; empty: none
-  double softcap = 0;
+  TensorView bias;  // [V]: of this rank's columns. It is empty if the projection has none.
+  std::optional<double> softcap;
   std::int64_t logit_bytes = std::int64_t{256} << 20;  // of a chunk of rows
 };
 struct ProjectionGradients {

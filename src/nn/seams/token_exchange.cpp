@@ -10,21 +10,22 @@
 namespace hawser::nn {
 
 std::int64_t TokenExchange::Sizes::rows() const {
-  return ops::expert_rows(tokens, per_token, experts, capacity);
+  return ops::expert_rows(tokens, per_token, experts, capacity.value_or(0));
 }
 
 // A token has its experts only once.
 std::int64_t TokenExchange::Sizes::piece_rows() const {
   const std::int64_t of = piece_experts();
-  const std::int64_t most = ops::expert_rows(ranks() * tokens, std::min(per_token, of), of, ranks() * capacity);
-  if (row_bound <= 0) return most;
+  const std::int64_t most =
+      ops::expert_rows(ranks() * tokens, std::min(per_token, of), of, ranks() * capacity.value_or(0));
+  if (!row_bound) return most;
   const double mean = static_cast<double>(tokens * per_token) / options.pieces;
-  const auto bound = static_cast<std::int64_t>(std::ceil(row_bound * mean));
+  const auto bound = static_cast<std::int64_t>(std::ceil(*row_bound * mean));
   return std::min(most, round_up(bound, ops::kGroupRows) + of * ops::kGroupRows);
 }
 
 std::int64_t TokenExchange::Sizes::max_sent_to_expert() const {
-  return std::min({tokens, piece_rows(), capacity > 0 ? capacity : tokens});
+  return std::min({tokens, piece_rows(), capacity.value_or(tokens)});
 }
 
 double TokenExchange::Sizes::expected_sent() const {

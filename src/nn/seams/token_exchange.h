@@ -45,6 +45,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "tensor/tensor.h"
 
@@ -66,14 +67,14 @@ class TokenExchange {
   // What the host knows of a routing.
   struct Sizes {
     std::int64_t tokens = 0, per_token = 0, experts = 0, local_experts = 0;  // T, K, E, L
-    std::int64_t capacity = 0;  // ops::ExpertPlan::capacity, of each rank's tokens; 0: no token is dropped
+    std::optional<std::int64_t> capacity;  // ops::ExpertPlan::capacity, of each rank's tokens, if any is dropped
     Options options;
     // Limits S / pieces to row_bound times the mean T K / pieces, rounded up to ops::kGroupRows, and a group of padding
-    // for each expert. 0 sets no limit: S is then the most rows that there can be, as it is on one rank. If a piece of
-    // any rank has more rows, route() refuses the routing: counts are 0, nothing is sent in any call, combine() adds
+    // for each expert. Without it S is the most rows that there can be, as it is on one rank. If a piece of any rank
+    // has more rows, route() refuses the routing: counts are 0, nothing is sent in any call, combine() adds
     // nothing, and LayerContext::refusal() has Refusal::expert_rows. The step then runs again with a larger plan
     // (plan::Layout::expert_row_bound).
-    double row_bound = 0;
+    std::optional<double> row_bound;
 
     std::int64_t ranks() const { return experts / local_experts; }  // P
     std::int64_t rows() const;  // R: those of all assignments, padded for each expert

@@ -73,7 +73,7 @@ inline Vector add_residual(const Vector& residual, Vector f, NormPlace place, co
 
 // How RoPE rotates the heads: R dims of LayerContext::frequencies, and LayerContext::interleaved.
 struct RotatedDims {
-  std::int64_t count = 0;  // of each head, the first ones; 0: all
+  std::optional<std::int64_t> count = {};  // of each head, the first ones, in place of all
   bool interleaved = false;
 };
 
@@ -105,7 +105,7 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
   const std::size_t rows = x.size() / c, wide = (heads + 2 * kv) * d;
   const auto positions = documents.positions();
   const std::size_t next = config.qkv_bias ? 4 : 3;
-  const std::size_t half = (rotated.count > 0 ? static_cast<std::size_t>(rotated.count) : d) / 2;
+  const std::size_t half = static_cast<std::size_t>(rotated.count.value_or(config.head_dim)) / 2;
   Vector qkv = linear(layer_input(config, x, w[0]), w[1], config.qkv_bias ? w[3] : Vector(), c);
   for (std::size_t t = 0; config.qk_norm && t < rows; ++t) {
     const std::size_t index = next + (config.output_bias ? 1 : 0);
@@ -116,7 +116,7 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
       std::copy(normed.begin(), normed.end(), head);
     }
   }
-  for (std::size_t t = 0; config.rope >= 0 && t < rows; ++t) {
+  for (std::size_t t = 0; config.rope && t < rows; ++t) {
     for (std::size_t h = 0; h < heads + kv; ++h) {
       for (std::size_t i = 0; i < half; ++i) {
         // The float32 frequency that the layer uses.
@@ -145,8 +145,8 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
                                      .head_dim = config.head_dim,
                                      .causal = config.causal,
                                      .window = config.window,
-                                     .scale = config.scale > 0 ? config.scale : 1.0 / std::sqrt(static_cast<double>(d)),
-                                     .softcap = config.softcap};
+                                     .scale = config.score_scale(),
+                                     .softcap = config.softcap.value_or(0)};
   if (config.alibi) {
     for (const float slope : config.alibi_slopes()) space.slopes.push_back(slope);
   }

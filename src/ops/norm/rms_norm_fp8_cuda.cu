@@ -3,6 +3,8 @@
 // follows the one that computes rstd.
 #include <cooperative_groups.h>
 
+#include <optional>
+
 #include "ops/norm/rms_norm.h"
 #include "ops/norm/rms_norm_cuda.cuh"
 #include "ops/quantize/quantize_tiles.cuh"
@@ -189,28 +191,28 @@ bool multiple(const std::byte* data, std::uintptr_t bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
 }
 
-// The blocks of a cluster of fused_kernel; 0 if it does not take these rows. It takes rows of whole vectors, and
-// columns of whole 16 bytes.
-int fused_blocks(const RmsNormForward& args) {
+// The blocks of a cluster of fused_kernel, if it takes these rows. It takes rows of whole vectors, and columns of whole
+// 16 bytes.
+std::optional<int> fused_blocks(const RmsNormForward& args) {
   const std::int64_t rows = args.x.size(0), columns = args.x.size(1), blocks = ceil_div(columns, kFusedColumns);
   const bool fits = args.x.dtype() == DType::bf16 && aligned<kThreadColumns>({args.x}) &&
                     multiple(args.weight.raw(), 16) && multiple(args.fp8.q.raw(), 8) &&
                     multiple(args.fp8.transposed.raw(), 16) && rows % 16 == 0 && blocks <= kFusedBlocks;
-  return fits ? static_cast<int>(blocks) : 0;
+  return fits ? std::optional(static_cast<int>(blocks)) : std::nullopt;
 }
 
 }  // namespace
 
 bool rms_norm_fp8_in_one_pass(const CudaNative& native, const RmsNormForward& args) {
-  const int blocks = fused_blocks(args);
-  if (blocks == 0) return false;
+  const std::optional<int> blocks = fused_blocks(args);
+  if (!blocks) return false;
   const auto x = rows2<Bf>(args.x);
   if (x.count == 0) return true;
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  cluster.val.clusterDim = {static_cast<unsigned>(*blocks), 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(ceil_div(x.count, kFusedRows) * blocks));
+  config.gridDim = dim3(static_cast<unsigned>(ceil_div(x.count, kFusedRows) * *blocks));
   config.blockDim = dim3(kTileThreads);
   config.stream = stream_of(native);
   config.attrs = &cluster;

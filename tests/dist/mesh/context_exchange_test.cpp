@@ -48,7 +48,7 @@ models::ModelDescription description(const AttentionMask& mask, double softcap =
   models::ModelDescription d = testing::toy_description();
   for (models::BlockDescription& block : d.blocks) {
     block.attention.kv_heads = 4;
-    block.attention.softcap = softcap;
+    if (softcap > 0) block.attention.softcap = softcap;
     block.attention.dropout = dropout;
   }
   d.blocks[1].attention.causal = mask.causal;

@@ -11,7 +11,8 @@ class BoundedSteps {
  public:
   static constexpr std::int64_t kSequences = 6;  // of a rank
 
-  explicit BoundedSteps(double bound, double fallback = 0, const ops::LossScaling& scaling = {})
+  explicit BoundedSteps(std::optional<double> bound, std::optional<double> fallback = {},
+                        const ops::LossScaling& scaling = {})
       : options_{.mesh = {.shard = the_world->size(), .expert = the_world->size()},
                  .policy = {.checkpointing = Checkpointing::selective},
                  .row_bound = bound,
@@ -108,7 +109,7 @@ Steps take(BoundedSteps& of, std::int64_t count) {
 // All ranks refuse a step in which one has too many rows, and repeat it in a larger plan: no row is lost.
 TEST(ExpertRanks, StepsWithMoreRowsThanTheBoundRunAgain) {
   if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
-  BoundedSteps bounded(1.3), unbounded(0);
+  BoundedSteps bounded(1.3), unbounded(std::nullopt);
   const std::int64_t count = 4;
   const Steps got = take(bounded, count), expected = take(unbounded, count);
   EXPECT_GT(got.refused, 0);
@@ -130,7 +131,7 @@ TEST(ExpertRanks, ARefusedStepDoesNotChangeTheLossScale) {
   if (the_world->size() == 1 || the_world->size() > 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
   // Squares of gradients overflow from a scale of about 2^64 on.
   const ops::LossScaling scaling{.growth_interval = 2, .initial = 0x1p66};
-  BoundedSteps bounded(1.3, 0, scaling), unbounded(0, 0, scaling);
+  BoundedSteps bounded(1.3, std::nullopt, scaling), unbounded(std::nullopt, std::nullopt, scaling);
   const Steps got = take(bounded, 8), expected = take(unbounded, 8);
   EXPECT_GT(got.refused, 0);
   EXPECT_GT(got.waited, 0);
@@ -145,7 +146,7 @@ TEST(ExpertRanks, ARefusedStepDoesNotChangeTheLossScale) {
 
 TEST(ExpertRanks, EvaluationsWithMoreRowsThanTheBoundRunAgain) {
   if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
-  BoundedSteps bounded(1.3), unbounded(0), too_small(1.3, 1.3);
+  BoundedSteps bounded(1.3), unbounded(std::nullopt), too_small(1.3, 1.3);
   const auto loss = [](BoundedSteps& of) {
     return of.session().run(step::Purpose::loss, of.input(0)).result->loss_sum.value();
   };

@@ -26,7 +26,7 @@ struct Experts {
   int pieces = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   bool sequence_parallel = false;
-  double row_bound = 0, row_fallback = 0;
+  std::optional<double> row_bound = {}, row_fallback = {};
 
   bool in_flight() const { return policy.delay_weight_gradients && micro_batches > 1; }
   std::int64_t sequences() const { return 2LL * mesh.shard * mesh.replicate; }

@@ -207,7 +207,7 @@ TEST(ExpertRanks, ABoundOfRowsHasTheBitsOfNone) {
   Experts o = largest(kFullDelayed);
   const Trained all = trained(whole, o);
   o.row_bound = 1.3;
-  const auto rows = [&](double bound) {
+  const auto rows = [&](std::optional<double> bound) {
     return nn::TokenExchange::Sizes{.tokens = 2 * testing::kToyLength,
                                     .per_token = 4,
                                     .experts = kExperts,
@@ -215,7 +215,7 @@ TEST(ExpertRanks, ABoundOfRowsHasTheBitsOfNone) {
                                     .row_bound = bound}
         .expert_rows();
   };
-  EXPECT_LT(rows(o.row_bound), rows(0));
+  EXPECT_LT(rows(o.row_bound), rows(std::nullopt));
   const Trained bounded = trained(whole, o);
   EXPECT_TRUE(bounded.after == all.after);
   EXPECT_EQ(bounded.losses, all.losses);

@@ -38,7 +38,7 @@ models::Model plain_model(bool some = false) {
 plan::LayoutChoices layout_of(const models::Model& model, const plan::LayoutChoices& base, bool fp8,
                               Fp8Scaling scaling = Fp8Scaling::delayed) {
   plan::LayoutChoices layout = base;
-  layout.gradient_clip = 0;
+  layout.gradient_clip.reset();
   layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
   if (fp8) plan::set_formats(layout, model, {.scaling = scaling, .saturation_limit = 1});
   return layout;

@@ -119,7 +119,7 @@ TEST(Fp8Experts, ARefusedStepIsNotJudged) {
     Tensors states;
     std::vector<std::vector<float>> tables;
   };
-  const auto run = [&](double bound) {
+  const auto run = [&](std::optional<double> bound) {
     plan::LayoutChoices layout = layout_of(model, mesh);
     nn::Fp8Options options;
     options.saturation_limit = 0.1f;
@@ -160,7 +160,7 @@ TEST(Fp8Experts, ARefusedStepIsNotJudged) {
     }
     return result;
   };
-  const Result bounded = run(1.3), unbounded = run(0);
+  const Result bounded = run(1.3), unbounded = run(std::nullopt);
   EXPECT_EQ(unbounded.refused, 0);
   EXPECT_EQ(unbounded.replays, (std::vector{0, 0, 1, 0, 0}));
   EXPECT_GE(bounded.refused, 3);  // the step that saturates, each time

@@ -53,7 +53,7 @@ void expect_a_models_gradients_of_one_rank(Fp8Scaling scaling, double of_loss, d
                             nn::with_fp8_weights(nn::common_domain, [](int) { return true; }));
   const auto layout_of = [&](const models::Model& of, const plan::LayoutChoices& base) {
     plan::LayoutChoices layout = base;
-    layout.gradient_clip = 0;
+    layout.gradient_clip.reset();
     layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
     if (&of == &model) plan::set_formats(layout, of, {.scaling = scaling, .saturation_limit = 1});
     return layout;

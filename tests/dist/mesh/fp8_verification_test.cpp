@@ -18,7 +18,7 @@ models::Model fp8_model() {
 
 plan::LayoutChoices with_fp8(const plan::LayoutChoices& base, const models::Model& model, const Fp8Recipe& recipe) {
   plan::LayoutChoices layout = base;
-  layout.gradient_clip = 0;
+  layout.gradient_clip.reset();
   layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
   plan::set_formats(layout, model, recipe);
   return layout;
@@ -125,7 +125,7 @@ TEST(Fp8Verification, LeavesARunWithScalesOfBlocksAsItIs) {
   const plan::LayoutChoices base = testing::meshes(model).front();
   expect_the_run_as_it_is(model, base, Fp8Scaling::block);
   plan::LayoutChoices exact = base;
-  exact.gradient_clip = 0;
+  exact.gradient_clip.reset();
   exact.compute = exact.reduce_dtype = exact.kv_reduce_dtype = DType::f32;
   VerifiedRun verified(model, with_fp8(base, model, {.scaling = Fp8Scaling::block, .verify_every = 1}));
   VerifiedRun other(plain, exact);
@@ -140,7 +140,7 @@ void expect_comparisons_with_the_step_without_fp8(const models::Model& model,
     if (base.mesh.tensor > 1) continue;  // ranks have other tensors of the same names
     const plan::LayoutChoices layout = with_fp8(base, model, {.saturation_limit = 1, .verify_every = 1});
     plan::LayoutChoices exact = layout;
-    exact.verify_every = 0;
+    exact.verify_every.reset();
     for (nn::SavePolicy& policy : exact.policies) policy.formats = {};
     VerifiedRun verified(model, layout), other(model, exact);
     const engine::Session::Verified got = verified.verified(0);

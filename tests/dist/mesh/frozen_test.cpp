@@ -28,7 +28,7 @@ Trained run(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& 
             const std::function<Tensors(engine::Session&)>& states) {
   // Flats of FlatSpec::group 1, which suppressed() has, do not learn.
   layout.optimizer = optim::make_adamw({.epsilon = 1e-5, .weight_decay = 0.1, .groups = 2});
-  layout.gradient_clip = 0;  // the norm of all gradients is not that of the others
+  layout.gradient_clip.reset();  // the norm of all gradients is not that of the others
   testing::Training training{.rates = 0.005f};
   training.rates.of[1] = 0;
   const testing::ToySteps steps(model, layout, mesh.coordinate(), batch_size);

@@ -81,7 +81,7 @@ TEST(Optimizer, WithOneSlotTrainsOnEveryMesh) {
         }
       }
       EXPECT_EQ(trained.after.size(), 2 * tensors) << text;
-      EXPECT_NEAR(std::sqrt(squares), layout.gradient_clip, 1e-5 * layout.gradient_clip) << text;
+      EXPECT_NEAR(std::sqrt(squares), *layout.gradient_clip, 1e-5 * *layout.gradient_clip) << text;
     }
   }
 }

@@ -282,7 +282,7 @@ TEST(Shared, TrainsAndResumesOnAnotherMesh) {
       for (const float value : gradient) squares += double{value} * value;
     }
     EXPECT_NEAR(expected.norms[0], std::sqrt(squares), 1e-5 * std::sqrt(squares));
-    EXPECT_NEAR(expected.clips[0], alone.gradient_clip / std::sqrt(squares), 1e-5 * expected.clips[0]);
+    EXPECT_NEAR(expected.clips[0], *alone.gradient_clip / std::sqrt(squares), 1e-5 * expected.clips[0]);
 
     std::vector<Case> all = testing::cases_of_all_meshes();
     for (std::size_t i = 0; i < all.size(); ++i) {

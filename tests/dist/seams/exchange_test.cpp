@@ -60,8 +60,8 @@ void expect_rows_of_experts(const nn::TokenExchange::Routing& routing, int piece
 }
 
 // `chosen`: by rank, the expert of each token.
-void expect_there_and_back(int pieces, const std::vector<std::vector<double>>& chosen, double row_bound = 0,
-                           bool refused = false) {
+void expect_there_and_back(int pieces, const std::vector<std::vector<double>>& chosen,
+                           std::optional<double> row_bound = {}, bool refused = false) {
   const auto device = make_cpu_device({.random_delay_s = 0.0005});
   TestContext ctx(*device, DType::f32);
   const auto rank = static_cast<std::size_t>(pair().index());
