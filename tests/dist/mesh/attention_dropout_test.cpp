@@ -1,6 +1,6 @@
 // Dropout of attention's probabilities on one rank. Over ranks: context_exchange_test.cpp, tensor_test.cpp.
-#include "mesh_case.h"
 #include "nn/testing/context.h"
+#include "outcome.h"
 #include "toy_training.h"
 
 namespace hawser {

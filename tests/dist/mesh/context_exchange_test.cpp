@@ -3,8 +3,8 @@
 #include <map>
 #include <tuple>
 
-#include "mesh_case.h"
 #include "nn/testing/context.h"
+#include "outcome.h"
 #include "parallel/context/all_gather_exchange.h"
 #include "plan/policy_candidates.h"
 #include "support/context_exchanges.h"

@@ -6,10 +6,10 @@
 #include <memory>
 #include <string>
 
-#include "mesh_case.h"
 #include "models/weights.h"
 #include "nn/testing/context.h"
 #include "ops/moe/router.h"
+#include "outcome.h"
 #include "support/pieces_exchange.h"
 #include "support/tensor_parallel.h"
 #include "support/toy_slices.h"

@@ -5,8 +5,8 @@
 #include "base/testing/temporary_folder.h"
 #include "engine/load_state.h"
 #include "experts_case.h"
-#include "mesh_case.h"
 #include "ops/moe/router.h"
+#include "outcome.h"
 #include "train/saver.h"
 
 namespace hawser {

@@ -4,8 +4,8 @@
 
 #include "base/testing/test_paths.h"
 #include "engine/open_model.h"
-#include "mesh_case.h"
 #include "ops/moe/router.h"
+#include "outcome.h"
 
 namespace hawser {
 namespace families_test {

@@ -2,7 +2,7 @@
 // of labels, some none, and the first and last rows of documents are on different ranks.
 #include <set>
 
-#include "mesh_case.h"
+#include "outcome.h"
 #include "support/toy_heads.h"
 #include "tensor_case.h"
 

@@ -1,184 +1,267 @@
-// Loss and gradients of a model on a mesh with one combination of options, for tests that compare them with one rank.
+// `MeshCase`: a mesh of all ranks with one combination of options. A test that loops over cases is a TEST_P whose
+// parameter is a case, so that a failure names one case:
+//
+//   using MeshGradients = testing::CaseTest<MeshCase>;
+//   TEST_P(MeshGradients, EqualOneRank) { expect_gradients_of_one_rank(GetParam()); }
+//   INSTANTIATE_TEST_SUITE_P(Meshes, MeshGradients, ::testing::ValuesIn(testing::meshes()), testing::CaseName());
+//
+//   mpirun -n 4 build/cpu/mesh_test --gtest_filter='*/MeshGradients.EqualOneRank/context2_shard2'
+//
+// The files of this folder use these words:
+//   mesh         comm::MeshSizes of the world: all ranks of mpirun have one place in it
+//   case         a mesh and options; its name says what differs from the defaults, as in context2_shard2_full
+//   one rank     what a case is compared with: the same sequences, which rank 0 runs alone (on_one_rank, one_rank.h)
+//   Outcome      loss and gradients of one step (outcome.h)
+//   Trained      losses and states of some steps (toy_training.h)
+//   the bits of  memcmp finds no difference; otherwise results are near to each other
+//
+// A case with an option that only one file has is a struct of that file with a MeshCase, name() and PrintTo().
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <functional>
-#include <map>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
 
-#include "checkpoint/formats/safetensors.h"
-#include "engine/host_copy.h"
-#include "engine/session.h"
+#include "base/cat.h"
 #include "mesh_world.h"
-#include "models/weights.h"
-#include "one_rank.h"
+#include "models/pipeline_partition.h"
+#include "optim/optimizer.h"
+#include "plan/layout.h"
+#include "support/pieces_exchange.h"
+#include "support/pipeline.h"
+#include "support/tensor_parallel.h"
+#include "support/toy_slices.h"
 #include "support/toy_steps.h"
 
 namespace hawser::testing {
 
-struct Case {
-  int context = 1, shard = 1, replicate = 1;
-  bool sharded = true;
-  int accumulation = 1;
-  Checkpointing checkpointing = Checkpointing::none;
-  bool delay_weight_gradients = false;
-  int in_flight = 1;
-  bool by_work = false;
+// Of pipeline stages; grouped: MeshCase::in_flight micro-batches go forward before they go backward.
+enum class Schedule { grouped, one_forward_one_backward, zero_bubble, interleaved };
+
+struct MeshCase {
+  comm::MeshSizes mesh = {};                 // of one pipeline stage
+  models::PipelinePartition partition = {};  // of the blocks over pipeline stages
+  Schedule schedule = Schedule::grouped;
+  nn::SavePolicy policy = {};  // of all layers
+  int micro_batches = 1;       // of a data rank
+  int in_flight = 1;           // micro-batches whose passes alternate
+  std::int64_t missing = 0;    // sequences that the last micro-batches lack
+  bool packed = true;          // else a sequence is one document
+  bool by_work = false;        // SequenceSplit::by_work; else zigzag
+  GradientAccumulation accumulation = GradientAccumulation::sharded;
+  ShardPolicy shard_policy = ShardPolicy::parameters;
+  DType compute = DType::f32, reduce_dtype = DType::f32, kv_reduce_dtype = DType::f32;
+  Division division = {};  // of the model over tensor ranks
   int head_groups = 1;
   int prefetch = 1;
-  GradientAccumulation policy = GradientAccumulation::sharded;
+  int pieces = 1;                          // of the exchange of expert ranks
+  double row_bound = 0, row_fallback = 0;  // of the rows of an expert rank
+  bool tied = true;                        // embedding and head
+  AttentionMask mask = {};                 // of the second block
   double random_delay_s = 0;
-  bool tied = true;
-  DType compute = DType::f32, reduce_dtype = DType::f32, kv_reduce_dtype = DType::f32;
-  bool packed = true;        // else a sequence is one document
-  std::int64_t missing = 0;  // sequences missing for a divisible global batch
-  std::int64_t window = 0;   // of the second block's attention
 
-  std::string text() const {
-    return cat(
-        "context ", context, " shard ", shard, " replicate ", replicate, sharded ? "" : " unsharded", " accumulation ",
-        accumulation, " checkpointing ", static_cast<int>(checkpointing),
-        delay_weight_gradients ? " delayed weights" : "", " in flight ", in_flight, by_work ? " by work" : "",
-        " head groups ", head_groups, " prefetch ", prefetch, policy == GradientAccumulation::local ? " local" : "",
-        compute == DType::bf16
-            ? cat(" bf16, reduce_dtype ", to_string(reduce_dtype), ", kv_reduce_dtype ", to_string(kv_reduce_dtype))
-            : "",
-        packed ? "" : " unpacked", " missing ", missing, " window ", window);
+  int data_ranks() const { return mesh.shard * mesh.replicate; }
+  std::int64_t batch_size() const { return 2LL * data_ranks() * micro_batches - missing; }  // sequences of a step
+  std::string name() const;
+};
+
+// Letters, digits and underscores of the parts that are not empty: "context2_shard2" and "full" give
+// "context2_shard2_full".
+template <class... Parts>
+std::string joined(const Parts&... parts) {
+  std::string out;
+  for (const std::string& part : {std::string(parts)...}) {
+    if (!part.empty()) out += (out.empty() ? "" : "_") + part;
+  }
+  for (char& c : out) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  return out;
+}
+
+inline std::string name_if(bool differs, const std::string& name) {
+  return differs ? name : "";
+}
+template <class Value>
+std::string name_if_not(Value usual, Value value, const std::string& name) {
+  return value == usual ? "" : cat(name, value);
+}
+
+inline std::string name_of(const comm::MeshSizes& mesh) {
+  const std::string name =
+      joined(name_if_not(1, mesh.tensor, "tensor"), name_if_not(1, mesh.kv_copies, "kv_copies"),
+             name_if_not(1, mesh.context, "context"), name_if_not(1, mesh.context_heads, "heads"),
+             name_if_not(1, mesh.shard, "shard"), name_if_not(1, mesh.replicate, "replicate"),
+             name_if_not(1, mesh.expert, "expert"), name_if(mesh.expert_over_tensor, "over_tensor"),
+             name_if(!mesh.shard_context, "unsharded"));
+  return name.empty() ? "shard1" : name;
+}
+
+inline std::string name_of(Checkpointing checkpointing) {
+  constexpr const char* kNames[] = {"none", "selective", "gate_up", "qkv", "projections", "full"};
+  return kNames[static_cast<int>(checkpointing)];
+}
+
+inline std::string name_of(const nn::SavePolicy& policy) {
+  return joined(name_if(policy.checkpointing != Checkpointing::none, name_of(policy.checkpointing)),
+                name_if(policy.delay_weight_gradients, "delayed_weights"), name_if(policy.offload, "offload"));
+}
+
+inline std::string name_of(const models::PipelinePartition& partition) {
+  if (partition.model_chunks() == 1) return "";
+  std::string name = cat("stages", partition.stages, "_ends");
+  for (const int end : partition.ends) name += cat("_", end);
+  return name;
+}
+
+inline std::string name_of(Schedule schedule) {
+  constexpr const char* kNames[] = {"", "one_forward_one_backward", "zero_bubble", "interleaved"};
+  return kNames[static_cast<int>(schedule)];
+}
+
+inline std::string name_of(const Division& division) {
+  return joined(name_if(division.vocabulary, "vocabulary"), name_if(division.sequence_parallel, "sequence_parallel"),
+                name_if(division.one_plan, "one_plan"), name_if_not(-1, division.whole_attention, "whole_attention"),
+                name_if_not(-1, division.whole_mlp, "whole_mlp"));
+}
+
+inline std::string name_of(const AttentionMask& mask) {
+  return joined(name_if(!mask.causal, "not_causal"), name_if_not(std::int64_t{0}, mask.window, "window"),
+                name_if(mask.distances, "alibi"));
+}
+
+inline std::string MeshCase::name() const {
+  return joined(name_of(mesh), name_of(partition), name_of(schedule), name_of(policy),
+                name_if_not(1, micro_batches, "micro_batches"), name_if_not(1, in_flight, "in_flight"),
+                name_if_not(std::int64_t{0}, missing, "missing"), name_if(!packed, "unpacked"),
+                name_if(by_work, "by_work"), name_if(accumulation == GradientAccumulation::local, "local"),
+                name_if(shard_policy == ShardPolicy::optimizer, "sharded_optimizer"),
+                name_if(compute == DType::bf16, "bf16"), name_if(reduce_dtype == DType::bf16, "reduce_bf16"),
+                name_if(kv_reduce_dtype == DType::bf16, "kv_reduce_bf16"), name_of(division),
+                name_if_not(1, head_groups, "head_groups"), name_if_not(1, prefetch, "prefetch"),
+                name_if_not(1, pieces, "pieces"), name_if_not(0.0, row_bound, "row_bound"),
+                name_if_not(0.0, row_fallback, "row_fallback"), name_if(!tied, "untied"), name_of(mask),
+                name_if(random_delay_s > 0, "delays"));
+}
+
+inline void PrintTo(const MeshCase& c, std::ostream* out) {
+  *out << c.name();
+}
+
+// For tests with a parameter of type C, which has name().
+template <class C>
+class CaseTest : public ::testing::TestWithParam<C> {};
+
+struct CaseName {
+  template <class C>
+  std::string operator()(const ::testing::TestParamInfo<C>& of) const {
+    return of.param.name();
   }
 };
 
-inline plan::LayoutChoices layout_of(const Case& c, const models::Model& model) {
-  plan::LayoutChoices layout;
-  layout.mesh = {.context = c.context, .shard = c.shard, .replicate = c.replicate, .shard_context = c.sharded};
-  layout.batch_sizes = toy_batch(c.context, c.packed);
-  if (c.by_work && c.context > 1) layout.batch_sizes.chunks_per_rank = 4, layout.batch_sizes.together = 2;
-  if (c.by_work) layout.batch_sizes.split = batches::SequenceSplit::by_work;
-  layout.compute = c.compute;
-  layout.reduce_dtype = c.reduce_dtype;
-  layout.kv_reduce_dtype = c.kv_reduce_dtype;
-  layout.head_groups = c.head_groups;
-  layout.prefetch = c.prefetch;
-  layout.schedule.group = c.in_flight;
-  layout.accumulation = c.policy;
-  layout.policies.assign(static_cast<std::size_t>(model.layers()),
-                         {.checkpointing = c.checkpointing, .delay_weight_gradients = c.delay_weight_gradients});
-  return layout;
-}
-
-struct Outcome {
-  double loss = 0, auxiliary_loss = 0;
-  std::vector<float> statistics;                        // of the auxiliary loss
-  std::map<std::string, std::vector<float>> gradients;  // full tensors; on a mesh other ranks' elements are NaN
-  auto fields() { return std::tie(loss, auxiliary_loss, statistics, gradients); }
-};
-
-// The statistics of the auxiliary loss, summed over the micro-batches of `input`: a forward-only step has one.
-inline std::vector<float> statistics_of(engine::Session& session, const step::StepInput& input) {
-  std::vector<float> sum;
-  for (const auto& batch : input.batches) {
-    step::StepInput one = input;
-    one.batches = {batch};
-    const auto output = session.enqueue(step::Purpose::loss, one);
-    session.synchronize();
-    sum.resize(output.auxiliary_statistics->size());
-    std::ranges::transform(sum, *output.auxiliary_statistics, sum.begin(), std::plus());
-  }
-  return sum;
-}
-
-// Loss and gradients of the first step, with the given weights or random ones, which `prepare` may change. With
-// Purpose::gradient_norms_of_part, the statistics given are the step's.
-inline Outcome run(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh, std::int64_t batch_size,
-                   double random_delay_s, checkpoint::SafetensorsFolder* weights = nullptr,
-                   const std::function<void(engine::Session&)>& prepare = {},
-                   step::Purpose purpose = step::Purpose::gradient_norms) {
-  const ToySteps steps(model, layout, mesh.coordinate(), batch_size);
-  const auto device = rank_device({.random_delay_s = random_delay_s, .delay_seed = 5});
-  engine::Session session(model, plan::derive(layout, model), *device, mesh, {purpose, step::Purpose::loss});
-  if (weights != nullptr) {
-    session.load(*weights, 0);
-  } else {
-    session.initialise(3);
-  }
-  if (prepare) prepare(session);
-  const std::int64_t tokens = steps.targets(0);
-  step::StepInput input = steps.input(0);
-  if (purpose == step::Purpose::gradient_norms_of_part) input.auxiliary_statistics = statistics_of(session, input);
-  const auto output = session.enqueue(purpose, input);
-  session.synchronize();
-  Outcome out;
-  if (output.auxiliary_statistics) out.statistics = *output.auxiliary_statistics;
-  out.auxiliary_loss = output.result->auxiliary_loss;
-  out.loss = output.result->loss_sum.value() / static_cast<double>(tokens);
-  for (int f = 0; f < static_cast<int>(model.flats().size()); ++f) {
-    const nn::Flat& flat = model.flat(f);
-    const step::FlatState& state = session.state().flat(f);
-    if (!state.first_stage) continue;
-    const std::vector<float> values = engine::values_of(session, session.executor(purpose).gradient_shard(f));
-    for (const nn::Param& param : flat.params()) {
-      for (const nn::Segment& segment : param.segments) {
-        out.gradients[nn::range_name(segment)].assign(static_cast<std::size_t>(nn::segment_shape(segment).elements()),
-                                                      std::nanf(""));
-      }
+// All factorisations of the world into context x shard x replicate, and an unsharded one per context degree.
+inline std::vector<MeshCase> meshes() {
+  std::vector<MeshCase> out;
+  const int world = the_world->size();
+  for (int context = 1; context <= world; context *= 2) {
+    for (int shard = 1; context * shard <= world; shard *= 2) {
+      out.push_back({.mesh = {.context = context, .shard = shard, .replicate = world / (context * shard)}});
     }
-    for (const models::SegmentRange& piece : models::segment_ranges(flat, state.begin, state.count)) {
-      const nn::Param& param = flat.params()[static_cast<std::size_t>(piece.param)];
-      std::copy_n(
-          values.begin() + piece.at, piece.count,
-          out.gradients[nn::range_name(param.segments[static_cast<std::size_t>(piece.segment)])].begin() + piece.first);
-    }
+    out.push_back({.mesh = {.context = context, .replicate = world / context, .shard_context = false}});
   }
   return out;
 }
 
-// Compares each gradient of `mesh`, summed over the pieces of all ranks, with that of `one`.
-inline void compare_shards(const Case& c, const Outcome& mesh, const Outcome& one, double max) {
-  nlohmann::json mine;
-  for (const auto& [name, gradient] : mesh.gradients) {
-    const std::vector<float>& reference = one.gradients.at(name);
-    double difference = 0, norm = 0;
-    std::int64_t elements = 0;
-    for (std::size_t i = 0; i < gradient.size(); ++i) {
-      if (std::isnan(gradient[i])) continue;  // another rank's; a NaN of this rank's is missing in the count
-      difference += std::pow(double{gradient[i]} - reference[i], 2);
-      norm += std::pow(double{reference[i]}, 2);
-      ++elements;
-    }
-    mine[name] = {difference, norm, elements};
+// The sharded ones. Pairwise: each mesh has one dtype and one accumulation policy, and each combination of these has
+// meshes.
+inline std::vector<MeshCase> sharded_meshes() {
+  std::vector<MeshCase> out;
+  const int world = the_world->size();
+  for (const MeshCase& c : meshes()) {
+    if (!c.mesh.shard_context || (c.mesh.shard_ranks() == 1 && world > 1)) continue;
+    const std::size_t i = out.size() + static_cast<std::size_t>(world);
+    out.push_back(c);
+    out.back().compute = i % 2 == 0 ? DType::f32 : DType::bf16;
+    out.back().accumulation = i / 2 % 2 == 0 ? GradientAccumulation::sharded : GradientAccumulation::local;
   }
-  std::map<std::string, std::array<double, 3>> sums;
-  for (const std::string& text : the_world->all_gather_strings(mine.dump())) {
-    const nlohmann::json part = nlohmann::json::parse(text);
-    for (const auto& [name, value] : part.items()) {
-      for (std::size_t i = 0; i < 3; ++i) sums[name][i] += value[i].get<double>();
-    }
-  }
-  double full = 0;
-  for (const auto& [name, sum] : sums) full += sum[1];
-  const double copies = c.sharded ? c.replicate : the_world->size();
-  for (const auto& [name, sum] : sums) {
-    EXPECT_EQ(sum[2], copies * static_cast<double>(one.gradients.at(name).size())) << c.text() << ": " << name;
-    // The lower bound: a gradient that is tiny relative to the model's is compared relative to the model's.
-    const double floor = 1e-3 * std::sqrt(full);
-    EXPECT_LT(std::sqrt(sum[0]) / std::max(std::sqrt(sum[1]), floor), max) << c.text() << ": " << name;
+  return out;
+}
+
+// The device of the ranks, on which equal steps have equal bits.
+inline plan::LayoutChoices rank_layout(const comm::MeshSizes& mesh) {
+  plan::LayoutChoices layout;
+  layout.mesh = mesh;
+  layout.device = kRankDevice;
+  layout.deterministic = kRankDevice == DeviceKind::cuda;
+  return layout;
+}
+
+// The seams of tensor ranks, and of expert ranks.
+inline void fill_seams(const MeshCase& c, nn::Seams& seams, comm::Mesh& groups) {
+  if (c.mesh.expert > 1) seams.tokens = std::make_shared<PiecesExchange>(groups.expert(), c.pieces);
+  if (c.mesh.tensor == 1) return;
+  seams.tensor_reduce = std::make_shared<TensorSums>(groups.tensor());
+  if (c.division.sequence_parallel) {
+    seams.redistribute = std::make_shared<SequenceParallel>(groups.tensor());
+  } else {
+    seams.redistribute = std::make_shared<TensorParallel>(groups.tensor());
   }
 }
 
-// All factorisations of the world into context x shard x replicate, and an unsharded one per context degree.
-inline std::vector<Case> cases_of_all_meshes() {
-  std::vector<Case> cases;
-  const int world = the_world->size();
-  for (int context = 1; context <= world; context *= 2) {
-    for (int shard = 1; context * shard <= world; shard *= 2) {
-      cases.push_back({.context = context, .shard = shard, .replicate = world / (context * shard)});
-    }
-    cases.push_back({.context = context, .replicate = world / context, .sharded = false});
+// Micro-batches of two sequences on each data rank.
+inline plan::LayoutChoices layout_of(const MeshCase& c, const models::Model& model) {
+  plan::LayoutChoices layout = rank_layout(c.mesh);
+  layout.batch_sizes = toy_batch(c.mesh.context, c.packed, c.mesh.context_heads);
+  if (c.by_work && layout.batch_sizes.ring() > 1) {
+    layout.batch_sizes.chunks_per_rank = 4, layout.batch_sizes.together = 2;
   }
-  return cases;
+  if (c.by_work) layout.batch_sizes.split = batches::SequenceSplit::by_work;
+  layout.micro_batches = c.micro_batches;
+  layout.policies.assign(static_cast<std::size_t>(model.layers()), c.policy);
+  layout.partition = c.partition;
+  layout.schedule.group = c.in_flight;
+  const int stages = c.partition.stages;
+  if (c.schedule == Schedule::one_forward_one_backward) layout.schedule.passes = one_forward_one_backward_of(stages);
+  if (c.schedule == Schedule::zero_bubble) layout.schedule.passes = zero_bubble_of(stages);
+  if (c.schedule == Schedule::interleaved) {
+    layout.schedule.passes = interleaved_of(stages, c.partition.model_chunks() / stages);
+  }
+  layout.accumulation = c.accumulation;
+  layout.shard_policy = c.shard_policy;
+  layout.compute = c.compute;
+  layout.reduce_dtype = c.reduce_dtype;
+  layout.kv_reduce_dtype = c.kv_reduce_dtype;
+  layout.sequence_parallel = c.division.sequence_parallel;
+  layout.head_groups = c.head_groups;
+  layout.prefetch = c.prefetch;
+  layout.expert_row_bound = c.row_bound;
+  layout.expert_row_fallback = c.row_fallback;
+  if (c.mesh.tensor > 1 || c.mesh.expert > 1) {
+    layout.replace_seams = [c](nn::Seams& seams, comm::Mesh& groups) { fill_seams(c, seams, groups); };
+  }
+  return layout;
+}
+
+// With active clipping.
+inline plan::LayoutChoices clipped_layout(const MeshCase& c, const models::Model& model) {
+  plan::LayoutChoices layout = layout_of(c, model);
+  layout.gradient_clip = 0.02;
+  return layout;
+}
+
+// AdamW divides by the size of gradients, some of which cancel to rounding noise, and moves these weights as far as any
+// other. An epsilon of the size of small gradients leaves the noise of another order of sums out of the weights.
+inline std::shared_ptr<const optim::Optimizer> toy_adamw() {
+  return optim::make_adamw({.epsilon = 1e-5});
+}
+
+// With active clipping and toy_adamw().
+inline plan::LayoutChoices toy_layout(const MeshCase& c, const models::Model& model) {
+  plan::LayoutChoices layout = clipped_layout(c, model);
+  layout.optimizer = toy_adamw();
+  return layout;
 }
 
 }  // namespace hawser::testing

@@ -85,6 +85,10 @@ std::string missing(comm::World& world) {
 }  // namespace hawser
 
 int main(int argc, char** argv) {
+  // The cases of a test are those of the world's size: it is there before InitGoogleTest lists them. 300 s is the limit
+  // of a control operation: the others wait in one while rank 0 computes what all are compared with.
+  hawser::comm::World world(300.0);
+  hawser::the_world = &world;
 #ifdef HAWSER_RANKS_ON_GPUS
   GTEST_FLAG_SET(filter, hawser::kTests);  // unless an argument has another
 #endif
@@ -94,17 +98,16 @@ int main(int argc, char** argv) {
     if (argument.starts_with(golden)) hawser::golden_folder = argument.substr(golden.size());
     if (argument == "--delay-every-task") hawser::delays_every_task = true;
   }
-  // The limit of a control operation: the others wait in one while rank 0 computes what all are compared with.
-  hawser::comm::World world(300.0);
+  const bool first = world.rank() == hawser::Rank(0);
+  if (GTEST_FLAG_GET(list_tests)) return first ? RUN_ALL_TESTS() : 0;
 #ifdef HAWSER_RANKS_ON_GPUS
   if (const std::string why = hawser::missing(world); !why.empty()) {
-    if (world.rank() == hawser::Rank(0)) std::cout << why << ": nothing was tested\n";
+    if (first) std::cout << why << ": nothing was tested\n";
     return 77;  // CTest's SKIP_RETURN_CODE
   }
 #endif
-  hawser::the_world = &world;
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
-  if (world.rank().value() != 0) {
+  if (!first) {
     delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new hawser::Failures);  // deleted by listeners
   }

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "engine/gradient_norms.h"
-#include "mesh_case.h"
 #include "ops/moe/router.h"
+#include "outcome.h"
 #include "support/pieces_exchange.h"
 #include "support/pipeline.h"
 #include "support/tensor_parallel.h"

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "engine/evaluate_loss.h"
-#include "mesh_case.h"
+#include "outcome.h"
 #include "support/pipeline.h"
 #include "toy_training.h"
 

@@ -3,8 +3,8 @@
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/root.h"
 #include "engine/load_state.h"
-#include "mesh_case.h"
 #include "nn/testing/forwarding_layer.h"
+#include "outcome.h"
 #include "toy_training.h"
 #include "train/saver.h"
 

@@ -6,8 +6,8 @@
 #include <atomic>
 
 #include "engine/evaluate_loss.h"
-#include "mesh_case.h"
 #include "nn/testing/forwarding_layer.h"
+#include "outcome.h"
 
 namespace hawser {
 namespace tables_test {

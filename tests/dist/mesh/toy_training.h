@@ -13,9 +13,9 @@
 
 #include "engine/host_copy.h"
 #include "engine/session.h"
-#include "mesh_world.h"
+#include "mesh_case.h"
+#include "old_case.h"
 #include "one_rank.h"
-#include "support/toy_steps.h"
 #include "tensor/fp8.h"
 #include "tensor/nf4.h"
 
@@ -122,57 +122,6 @@ inline Tensors assembled(engine::Session& session) {
   return tensors;
 }
 
-// The device of the ranks, on which equal steps have equal bits.
-inline plan::LayoutChoices rank_layout(const comm::MeshSizes& mesh) {
-  plan::LayoutChoices layout;
-  layout.mesh = mesh;
-  layout.device = kRankDevice;
-  layout.deterministic = kRankDevice == DeviceKind::cuda;
-  return layout;
-}
-
-inline std::vector<plan::LayoutChoices> meshes(const models::Model& model) {
-  std::vector<plan::LayoutChoices> layouts;
-  const int world = the_world->size();
-  for (int context = 1; context <= world; context *= 2) {
-    for (int shard = 1; context * shard <= world; shard *= 2) {
-      if (context * shard == 1 && world > 1) continue;
-      plan::LayoutChoices layout =
-          rank_layout({.context = context, .shard = shard, .replicate = world / (context * shard)});
-      layout.batch_sizes = toy_batch(context);
-      layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
-      layout.gradient_clip = 0.02;
-      // Pairwise: each mesh has one dtype and one accumulation policy, and each combination of these has meshes.
-      const std::size_t i = layouts.size() + static_cast<std::size_t>(world);
-      layout.compute = i % 2 == 0 ? DType::f32 : DType::bf16;
-      layout.accumulation = i / 2 % 2 == 0 ? GradientAccumulation::sharded : GradientAccumulation::local;
-      layouts.push_back(std::move(layout));
-    }
-  }
-  return layouts;
-}
-
-inline std::string text_of(const plan::LayoutChoices& layout) {
-  return cat("context ", layout.mesh.context, " shard ", layout.mesh.shard, " replicate ", layout.mesh.replicate, " ",
-             to_string(layout.compute), layout.accumulation == GradientAccumulation::local ? " local" : "");
-}
-
-// AdamW divides by the size of gradients, some of which cancel to rounding noise, and moves these weights as far as any
-// other. An epsilon of the size of small gradients leaves the noise of another order of sums out of the weights.
-inline std::shared_ptr<const optim::Optimizer> toy_adamw() {
-  return optim::make_adamw({.epsilon = 1e-5});
-}
-
-// With active clipping.
-inline plan::LayoutChoices toy_layout(comm::MeshSizes mesh, const models::Model& model) {
-  plan::LayoutChoices layout = rank_layout(mesh);
-  layout.batch_sizes = toy_batch(mesh.context, true, mesh.context_heads);
-  layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
-  layout.gradient_clip = 0.02;
-  layout.optimizer = toy_adamw();
-  return layout;
-}
-
 // ||a - b|| / ||b|| of the tensors whose names begin with `prefix`.
 inline double difference(const Tensors& a, const Tensors& b, const std::string& prefix = "") {
   double difference = 0, norm = 0;
@@ -243,32 +192,38 @@ inline Trained train(const models::Model& model, plan::LayoutChoices layout, con
   return trained;
 }
 
-// Trains one rank with the same sequences in `alone`, and expects the losses, clip coefficients, initial values and
-// trained states of `cut` on every rank. Returns the states.
-inline Tensors expect_one_ranks_training(const models::Model& one, plan::LayoutChoices alone, std::int64_t batch_size,
-                                         const Trained& cut, const std::string& text) {
-  Trained whole = on_one_rank([&] {
+// Trains one rank with the same sequences in `layout`, and expects the losses, clip coefficients, initial values and
+// trained states of `mesh` on every rank. Returns the states of one rank.
+inline Tensors expect_training_of_one_rank(const models::Model& model, plan::LayoutChoices layout,
+                                           std::int64_t batch_size, const Trained& mesh) {
+  Trained one = on_one_rank([&] {
     const auto self = comm::make_self_mesh();
-    const ToySteps steps(one, alone, self->coordinate(), batch_size);
+    const ToySteps steps(model, layout, self->coordinate(), batch_size);
     const auto device = rank_device();
-    engine::Session session(one, plan::derive(alone, one), *device, *self, {step::Purpose::train});
+    engine::Session session(model, plan::derive(layout, model), *device, *self, {step::Purpose::train});
     session.initialise(3);
     Trained trained{.before = states_of(session)};
     Training training;
-    training.inputs.resize(cut.losses.size());
+    training.inputs.resize(mesh.losses.size());
     std::iota(training.inputs.begin(), training.inputs.end(), 0);
     take_steps(session, steps, training, trained);
     trained.after = states_of(session);
     return trained;
   });
-  EXPECT_TRUE(cut.before == whole.before) << text << ": initial values";
-  for (std::size_t step = 0; step < cut.losses.size(); ++step) {
-    const double loss = whole.losses[step];
-    EXPECT_NEAR(cut.losses[step], loss, 1e-5 * loss) << text;
-    EXPECT_NEAR(cut.clips[step], whole.clips[step], 1e-6) << text;
+  EXPECT_TRUE(mesh.before == one.before) << "initial values";
+  for (std::size_t step = 0; step < mesh.losses.size(); ++step) {
+    const double loss = one.losses[step];
+    EXPECT_NEAR(mesh.losses[step], loss, 1e-5 * loss);
+    EXPECT_NEAR(mesh.clips[step], one.clips[step], 1e-6);
   }
-  EXPECT_LT(difference(cut.after, whole.after), kRankDevice == DeviceKind::cpu ? 1e-6 : 1e-5) << text;
-  return std::move(whole.after);
+  EXPECT_LT(difference(mesh.after, one.after), kRankDevice == DeviceKind::cpu ? 1e-6 : 1e-5);
+  return std::move(one.after);
+}
+
+inline Tensors expect_one_ranks_training(const models::Model& one, plan::LayoutChoices alone, std::int64_t batch_size,
+                                         const Trained& cut, const std::string& text) {
+  SCOPED_TRACE(text);
+  return expect_training_of_one_rank(one, std::move(alone), batch_size, cut);
 }
 
 }  // namespace hawser::testing
