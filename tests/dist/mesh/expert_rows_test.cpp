@@ -4,21 +4,20 @@
 namespace hawser {
 namespace expert_rows_test {
 
-using testing::Experts;
+using testing::MeshCase;
 
 // Steps with a bound of the rows of experts.
 class BoundedSteps {
  public:
   static constexpr std::int64_t kSequences = 6;  // of a rank
 
-  explicit BoundedSteps(std::optional<double> bound, std::optional<double> fallback = {},
-                        const ops::LossScaling& scaling = {})
-      : options_{.mesh = {.shard = the_world->size(), .expert = the_world->size()},
-                 .policy = {.checkpointing = Checkpointing::selective},
-                 .row_bound = bound,
-                 .row_fallback = fallback},
-        model_(part_of(description(), options_)),
-        mesh_(rank_mesh(options_.mesh)),
+  explicit BoundedSteps(std::optional<double> bound, std::optional<double> fallback = {}, const ops::LossScaling& scaling = {})
+      : case_{.mesh = {.shard = the_world->size(), .expert = the_world->size()},
+              .policy = {.checkpointing = Checkpointing::selective},
+              .row_bound = bound,
+              .row_fallback = fallback},
+        model_(part_of(description(), case_)),
+        mesh_(rank_mesh(case_.mesh)),
         layout_(layout(scaling)),
         steps_(*model_, layout_, mesh_->coordinate(), kSequences * the_world->size()),
         device_(rank_device({.random_delay_s = 2e-4, .delay_seed = 5})),
@@ -49,13 +48,13 @@ class BoundedSteps {
     return whole;
   }
   plan::LayoutChoices layout(const ops::LossScaling& scaling) const {
-    plan::LayoutChoices layout = layout_of(options_, *model_);
+    plan::LayoutChoices layout = toy_layout(case_, *model_);
     layout.loss_scaling = scaling;
     layout.batch_sizes.sequences = kSequences;
     return layout;
   }
 
-  Experts options_;
+  MeshCase case_;
   std::unique_ptr<models::Model> model_;
   std::shared_ptr<comm::Mesh> mesh_;
   plan::LayoutChoices layout_;

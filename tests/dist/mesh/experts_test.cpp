@@ -5,21 +5,23 @@
 #include "base/testing/temporary_folder.h"
 #include "engine/load_state.h"
 #include "experts_case.h"
+#include "nn/testing/context.h"
 #include "ops/moe/router.h"
-#include "outcome.h"
 #include "train/saver.h"
 
 namespace hawser {
 namespace experts_test {
 
-using testing::alone_layout;
+using testing::CaseName;
+using testing::CaseTest;
 using testing::counts_of;
-using testing::expect_gradients_of;
-using testing::Experts;
+using testing::expect_routing_and_gradients;
 using testing::kExperts;
-using testing::on_the_mesh;
+using testing::MeshCase;
 using testing::Outcome;
+using testing::outcome_of_mesh;
 using testing::outcome_of_one_rank;
+using testing::toy_layout;
 using testing::Trained;
 using testing::Weights;
 
@@ -39,155 +41,195 @@ std::vector<comm::MeshSizes> expert_meshes() {
   return out;
 }
 
-void expect_gradients_of_one_rank(const std::vector<Experts>& cases) {
+// Two micro-batches of several are in flight if weight gradients are delayed.
+MeshCase in_flight(MeshCase c) {
+  c.in_flight = c.policy.delay_weight_gradients && c.micro_batches > 1 ? 2 : 1;
+  return c;
+}
+
+using ExpertGradients = CaseTest<MeshCase>;
+
+void expect_gradients_of_one_rank(const MeshCase& c) {
   const models::ModelDescription whole = testing::toy_with_experts(kExperts);
-  std::map<std::pair<std::int64_t, int>, Outcome> one;  // by sequences and micro-batches
-  for (const Experts& o : cases) {
-    const std::pair key(o.sequences(), o.micro_batches);
-    if (!one.contains(key)) one.emplace(key, outcome_of_one_rank(whole, o));
-    expect_gradients_of(one.at(key), on_the_mesh(whole, o), o);
-  }
+  static std::map<std::pair<int, int>, Outcome> references;
+  Outcome& one = references[{c.data_ranks(), c.micro_batches}];
+  if (one.gradients.empty()) one = outcome_of_one_rank(whole, c);
+  expect_routing_and_gradients(c, outcome_of_mesh(whole, c), one);
+}
+
+TEST_P(ExpertGradients, AreThoseOfOneRank) {
+  expect_gradients_of_one_rank(GetParam());
 }
 
 // Each mesh has one policy, accumulation and number of pieces; each of these has meshes.
-TEST(ExpertRanks, GradientsAreThoseOfOneRank) {
+std::vector<MeshCase> in_turn() {
   const std::vector<nn::SavePolicy> policies = nn::testing::all_policies();
-  std::vector<Experts> cases;
+  std::vector<MeshCase> out;
   std::size_t turn = static_cast<std::size_t>(the_world->size()) / 2;
   for (const comm::MeshSizes& mesh : expert_meshes()) {
     const int count = the_world->size() == 2 ? 6 : the_world->size() == 4 ? 2 : 1;
     for (int i = 0; i < count; ++i, turn += 5) {
-      cases.push_back({.mesh = mesh,
-                       .policy = policies[turn % policies.size()],
-                       .micro_batches = turn % 2 == 0 ? 1 : 3,
-                       .pieces = turn % 3 == 0 ? 1 : 4,
-                       .accumulation = turn % 4 == 1 ? GradientAccumulation::local : GradientAccumulation::sharded});
+      out.push_back(
+          in_flight({.mesh = mesh,
+                     .policy = policies[turn % policies.size()],
+                     .micro_batches = turn % 2 == 0 ? 1 : 3,
+                     .accumulation = turn % 4 == 1 ? GradientAccumulation::local : GradientAccumulation::sharded,
+                     .pieces = turn % 3 == 0 ? 1 : 4}));
     }
   }
-  expect_gradients_of_one_rank(cases);
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(InTurn, ExpertGradients, ::testing::ValuesIn(in_turn()), CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ExpertGradients);  // one rank has all experts
+
+using AllExpertGradients = CaseTest<MeshCase>;
+
+TEST_P(AllExpertGradients, DISABLED_AreThoseOfOneRank) {
+  expect_gradients_of_one_rank(GetParam());
 }
 
-TEST(ExpertRanks, DISABLED_GradientsAreThoseOfOneRankOnEveryMeshUnderEveryPolicy) {
-  std::vector<Experts> cases;
+std::vector<MeshCase> every_policy() {
+  std::vector<MeshCase> out;
   for (const comm::MeshSizes& mesh : expert_meshes()) {
     for (const nn::SavePolicy& policy : nn::testing::all_policies()) {
       for (const int micro_batches : {1, 3}) {
         for (const int pieces : {1, 2, 4}) {
-          cases.push_back({.mesh = mesh, .policy = policy, .micro_batches = micro_batches, .pieces = pieces});
+          out.push_back(in_flight({.mesh = mesh, .policy = policy, .micro_batches = micro_batches, .pieces = pieces}));
         }
       }
     }
   }
-  expect_gradients_of_one_rank(cases);
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(EveryPolicy, AllExpertGradients, ::testing::ValuesIn(every_policy()), CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AllExpertGradients);
+
+MeshCase largest(const nn::SavePolicy& policy = {}) {
+  const int world = the_world->size();
+  return in_flight({.mesh = {.shard = world, .expert = world}, .policy = policy, .micro_batches = 2, .pieces = 2});
 }
 
-Experts largest(const nn::SavePolicy& policy = {}) {
-  const int world = the_world->size();
-  return {.mesh = {.shard = world, .expert = world}, .policy = policy, .micro_batches = 2, .pieces = 2};
-}
+struct Skew {
+  MeshCase on;
+  const char* tokens;
+  std::int64_t top_k;
+  std::array<float, kExperts> router;  // of each expert; 0: as it is
+  int without;                         // experts without a token, at least
+
+  std::string name() const { return testing::joined(on.name(), tokens); }
+  friend void PrintTo(const Skew& c, std::ostream* out) { *out << c.name(); }
+};
+
+using ExpertSkews = CaseTest<Skew>;
 
 // The logits of tokens are about the same with a large bias of the norm, so that weights of the router decide.
-TEST(ExpertRanks, SkewsHaveTheGradientsOfOneRank) {
-  if (the_world->size() == 1) GTEST_SKIP() << "no ranks to skew";
-  struct Skew {
-    const char* text;
-    std::int64_t top_k;
-    std::array<float, kExperts> router;  // of each expert; 0: as it is
-    int without;                         // experts without a token, at least
-  };
-  const Skew skews[] = {{"all tokens to one expert", 1, {-1, -1, -1, -1, -1, 1, -1, -1}, 7},
-                        {"all to the first experts", 2, {2, 1, -1, -1, -1, -1, -1, -1}, 6},
-                        {"all to the last experts", 2, {-1, -1, -1, -1, -1, -1, 1, 2}, 6},
-                        {"an expert with none", 2, {0, 0, 0, -1, 0, 0, 0, 0}, 1}};
-  for (const Skew& skew : skews) {
-    models::ModelDescription whole = testing::toy_with_experts(kExperts, skew.top_k);
-    for (models::BlockDescription& block : whole.blocks) {
-      block.moe->normalise_top_k = skew.top_k > 1;
-      block.moe->norm_config = {.kind = nn::NormKind::layer, .bias = true};
-    }
-    const Weights weights = [&](const std::string& name, std::int64_t element) {
-      if (name.ends_with("post_attention_layernorm.bias")) return 2.0f;
-      if (!name.ends_with("block_sparse_moe.gate.weight")) return NAN;
-      const float value = skew.router[static_cast<std::size_t>(element / 24)];
-      return value == 0 ? NAN : value / 8;
-    };
-    for (const nn::SavePolicy& policy : {nn::SavePolicy{}, nn::SavePolicy{Checkpointing::full, true}}) {
-      const Experts o = largest(policy);
-      const Outcome one = outcome_of_one_rank(whole, o, weights);
-      const std::vector<float> counts = counts_of(one.statistics);
-      EXPECT_GE(std::count(counts.begin(), counts.begin() + kExperts, 0.0f), skew.without) << skew.text;
-      SCOPED_TRACE(skew.text);
-      expect_gradients_of(one, on_the_mesh(whole, o, weights), o);
-    }
+TEST_P(ExpertSkews, HaveTheGradientsOfOneRank) {
+  const Skew& skew = GetParam();
+  models::ModelDescription whole = testing::toy_with_experts(kExperts, skew.top_k);
+  for (models::BlockDescription& block : whole.blocks) {
+    block.moe->normalise_top_k = skew.top_k > 1;
+    block.moe->norm_config = {.kind = nn::NormKind::layer, .bias = true};
   }
+  const Weights weights = [&](const std::string& name, std::int64_t element) {
+    if (name.ends_with("post_attention_layernorm.bias")) return 2.0f;
+    if (!name.ends_with("block_sparse_moe.gate.weight")) return NAN;
+    const float value = skew.router[static_cast<std::size_t>(element / 24)];
+    return value == 0 ? NAN : value / 8;
+  };
+  const Outcome one = outcome_of_one_rank(whole, skew.on, weights);
+  const std::vector<float> counts = counts_of(one.statistics);
+  EXPECT_GE(std::count(counts.begin(), counts.begin() + kExperts, 0.0f), skew.without);
+  expect_routing_and_gradients(skew.on, outcome_of_mesh(whole, skew.on, weights), one);
 }
 
-Trained trained(const models::ModelDescription& whole, const Experts& o, const testing::Training& training = {}) {
-  const auto model = part_of(whole, o);
-  plan::LayoutChoices layout = layout_of(o, *model);
+std::vector<Skew> skews() {
+  std::vector<Skew> out;
+  if (the_world->size() == 1) return out;
+  for (const nn::SavePolicy& policy : {nn::SavePolicy{}, nn::SavePolicy{Checkpointing::full, true}}) {
+    const MeshCase on = largest(policy);
+    out.push_back({on, "all_to_one_expert", 1, {-1, -1, -1, -1, -1, 1, -1, -1}, 7});
+    out.push_back({on, "all_to_the_first_experts", 2, {2, 1, -1, -1, -1, -1, -1, -1}, 6});
+    out.push_back({on, "all_to_the_last_experts", 2, {-1, -1, -1, -1, -1, -1, 1, 2}, 6});
+    out.push_back({on, "none_to_one_expert", 2, {0, 0, 0, -1, 0, 0, 0, 0}, 1});
+  }
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Skews, ExpertSkews, ::testing::ValuesIn(skews()), CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ExpertSkews);  // no ranks to skew
+
+Trained trained(const models::ModelDescription& whole, const MeshCase& c, const testing::Training& training = {}) {
+  const auto model = part_of(whole, c);
+  plan::LayoutChoices layout = toy_layout(c, *model);
   layout.optimizer = optim::make_adamw({.epsilon = 1e-4});
   return testing::train(*model, layout, training);
-}
-
-// With active clipping, two micro-batches in flight if weights are delayed. AdamW divides by the size of gradients,
-// some of which cancel to rounding noise: a larger epsilon shows the gradients themselves.
-void expect_training_of_one_rank(const models::ModelDescription& whole, const Experts& o) {
-  const Trained many = trained(whole, o);
-  const models::Model one(whole);
-  plan::LayoutChoices alone = alone_layout(o, one);
-  alone.optimizer = optim::make_adamw({.epsilon = 1e-4});
-  const testing::Tensors after = testing::expect_one_ranks_training(one, alone, 2 * o.sequences(), many, o.text());
-  EXPECT_LT(testing::difference(many.after, after, "model"), 1e-6) << o.text();
 }
 
 const nn::SavePolicy kFull{.checkpointing = Checkpointing::full}, kDelayed{.delay_weight_gradients = true},
     kFullDelayed{.checkpointing = Checkpointing::full, .delay_weight_gradients = true};
 
-TEST(ExpertRanks, TrainLikeOneRank) {
+using ExpertTraining = CaseTest<MeshCase>;
+
+// With active clipping. AdamW divides by the size of gradients, some of which cancel to rounding noise: a larger epsilon
+// shows the gradients themselves.
+TEST_P(ExpertTraining, IsThatOfOneRank) {
+  const MeshCase& c = GetParam();
   const models::ModelDescription whole = testing::toy_with_experts(kExperts);
-  std::vector<Experts> cases = {largest(kFullDelayed)};
-  const std::vector<comm::MeshSizes> meshes = expert_meshes();
-  if (!meshes.empty()) cases.push_back({.mesh = meshes.front(), .policy = kDelayed, .micro_batches = 2});
-  for (const Experts& o : cases) expect_training_of_one_rank(whole, o);
+  const Trained ours = trained(whole, c);
+  const models::Model one(whole);
+  plan::LayoutChoices layout = layout_of_one_rank(c, one);
+  layout.optimizer = optim::make_adamw({.epsilon = 1e-4});
+  const testing::Tensors after = testing::expect_training_of_one_rank(one, layout, c.batch_size(), ours);
+  EXPECT_LT(testing::difference(ours.after, after, "model"), 1e-6);
 }
+
+std::vector<MeshCase> trainings() {
+  std::vector<MeshCase> out = {largest(kFullDelayed)};
+  const std::vector<comm::MeshSizes> meshes = expert_meshes();
+  if (!meshes.empty()) out.push_back(in_flight({.mesh = meshes.front(), .policy = kDelayed, .micro_batches = 2}));
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Shards, ExpertTraining, ::testing::ValuesIn(trainings()), CaseName());
 
 // Tensor ranks have the same experts. Without sequence parallelism they compute the same; with it each routes its own
 // rows.
-TEST(ExpertRanks, WithTensorRanksTrainLikeOneRank) {
+std::vector<MeshCase> tensor_ranks() {
+  std::vector<MeshCase> out;
   const int world = the_world->size();
-  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
-  const models::ModelDescription whole = testing::toy_with_experts(kExperts);
+  if (world < 2) return out;
   for (const bool sequence_parallel : {false, true}) {
-    Experts o{.mesh = {.tensor = 2, .shard = world / 2, .expert = world / 2},
-              .policy = sequence_parallel ? kFullDelayed : nn::SavePolicy{},
-              .micro_batches = 2,
-              .sequence_parallel = sequence_parallel};
-    expect_training_of_one_rank(whole, o);
+    MeshCase c = in_flight({.mesh = {.tensor = 2, .shard = world / 2, .expert = world / 2},
+                            .policy = sequence_parallel ? kFullDelayed : nn::SavePolicy{},
+                            .micro_batches = 2,
+                            .division = {.vocabulary = true, .sequence_parallel = sequence_parallel}});
+    out.push_back(c);
     if (world < 8) continue;
-    o.mesh = {.tensor = 2, .context = 2, .shard = 2, .expert = 2};
-    expect_training_of_one_rank(whole, o);
+    c.mesh = {.tensor = 2, .context = 2, .shard = 2, .expert = 2};
+    out.push_back(c);
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(TensorRanks, ExpertTraining, ::testing::ValuesIn(tensor_ranks()), CaseName());
 
 // Four ranks, which have different experts: over shards, over context, or over tensor ranks, which route different rows
 // with sequence parallelism. The last two cases have two ranks with the same experts.
-TEST(ExpertRanks, OverShardsContextAndTensorRanksTrainLikeOneRank) {
-  if (the_world->size() != 4) GTEST_SKIP() << "meshes of four ranks";
-  const models::ModelDescription whole = testing::toy_with_experts(kExperts);
-  std::vector<Experts> cases(5, {.micro_batches = 2});
-  cases[0].mesh = {.shard = 4, .expert = 4};
-  cases[1].mesh = {.context = 2, .shard = 2, .expert = 4};
-  cases[2].mesh = {.tensor = 2, .shard = 2, .expert = 4, .expert_over_tensor = true};
-  cases[3].mesh = {.tensor = 2, .shard = 2, .expert = 2, .expert_over_tensor = true};
-  cases[4].mesh = {.tensor = 2, .context = 2, .expert = 2, .expert_over_tensor = true};
-  cases[0].policy = cases[2].policy = kFullDelayed;
-  cases[0].pieces = cases[2].pieces = 2;
-  cases[1].row_bound = 4;  // not exceeded
-  for (Experts& o : cases) {
-    o.sequence_parallel = o.mesh.tensor > 1;
-    expect_training_of_one_rank(whole, o);
+std::vector<MeshCase> four_ranks() {
+  if (the_world->size() != 4) return {};
+  std::vector<MeshCase> out(5, {.micro_batches = 2});
+  out[0].mesh = {.shard = 4, .expert = 4};
+  out[1].mesh = {.context = 2, .shard = 2, .expert = 4};
+  out[2].mesh = {.tensor = 2, .shard = 2, .expert = 4, .expert_over_tensor = true};
+  out[3].mesh = {.tensor = 2, .shard = 2, .expert = 2, .expert_over_tensor = true};
+  out[4].mesh = {.tensor = 2, .context = 2, .expert = 2, .expert_over_tensor = true};
+  out[0].policy = out[2].policy = kFullDelayed;
+  out[0].pieces = out[2].pieces = 2;
+  out[1].row_bound = 4;  // not exceeded
+  for (MeshCase& c : out) {
+    if (c.mesh.tensor > 1) c.division = {.vocabulary = true, .sequence_parallel = true};
+    c = in_flight(c);
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(FourRanks, ExpertTraining, ::testing::ValuesIn(four_ranks()), CaseName());
 
 TEST(ExpertRanks, OverTensorRanksNeedRowsOfTheirOwn) {
   const comm::MeshSizes mesh{.tensor = 2, .shard = 2, .expert = 4, .expert_over_tensor = true};
@@ -195,8 +237,7 @@ TEST(ExpertRanks, OverTensorRanksNeedRowsOfTheirOwn) {
   for (models::BlockDescription& block : d.blocks) block.moe->experts_shard = {.index = 0, .count = 4};
   const models::Model model(testing::half_of(std::move(d), 0, {.vocabulary = true}),
                             nn::FlatSpecOf([](const nn::Param& param) { return param.flat; }));
-  const Experts o{.mesh = mesh};
-  EXPECT_THROW(plan::plan_rank(model, plan::derive(layout_of(o, model), model), step::Purpose::train, 0),
+  EXPECT_THROW(plan::plan_rank(model, plan::derive(toy_layout({.mesh = mesh}, model), model), step::Purpose::train, 0),
                InternalError);
 }
 
@@ -204,19 +245,19 @@ TEST(ExpertRanks, OverTensorRanksNeedRowsOfTheirOwn) {
 TEST(ExpertRanks, ABoundOfRowsHasTheBitsOfNone) {
   if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
   const models::ModelDescription whole = testing::toy_with_experts(kExperts, 4);
-  Experts o = largest(kFullDelayed);
-  const Trained all = trained(whole, o);
-  o.row_bound = 1.3;
+  MeshCase c = largest(kFullDelayed);
+  const Trained all = trained(whole, c);
+  c.row_bound = 1.3;
   const auto rows = [&](std::optional<double> bound) {
     return nn::TokenExchange::Sizes{.tokens = 2 * testing::kToyLength,
                                     .per_token = 4,
                                     .experts = kExperts,
-                                    .local_experts = kExperts / o.mesh.expert,
+                                    .local_experts = kExperts / c.mesh.expert,
                                     .row_bound = bound}
         .expert_rows();
   };
-  EXPECT_LT(rows(o.row_bound), rows(std::nullopt));
-  const Trained bounded = trained(whole, o);
+  EXPECT_LT(rows(c.row_bound), rows(std::nullopt));
+  const Trained bounded = trained(whole, c);
   EXPECT_TRUE(bounded.after == all.after);
   EXPECT_EQ(bounded.losses, all.losses);
 }
@@ -227,15 +268,15 @@ TEST(ExpertRanks, DropTheTokensOfRanksThatHaveAllExperts) {
   if (world == 1) GTEST_SKIP() << "needs several ranks";
   models::ModelDescription whole = testing::toy_with_experts(kExperts);
   for (models::BlockDescription& block : whole.blocks) block.moe->capacity = 0.8;
-  Experts o = largest(kDelayed);
-  const Outcome many = on_the_mesh(whole, o);
-  const Trained apart = trained(whole, o);
-  o.mesh = {.shard = world};
-  const Outcome together = on_the_mesh(whole, o);
+  MeshCase c = largest(kDelayed);
+  const Outcome many = outcome_of_mesh(whole, c);
+  const Trained apart = trained(whole, c);
+  c.mesh = {.shard = world};
+  const Outcome together = outcome_of_mesh(whole, c);
   EXPECT_EQ(counts_of(many.statistics), counts_of(together.statistics));
   EXPECT_EQ(many.statistics.back(), together.statistics.back());
   EXPECT_GT(many.statistics.back(), 0) << "nothing is dropped";
-  EXPECT_LT(testing::difference(apart.after, trained(whole, o).after), 1e-6);
+  EXPECT_LT(testing::difference(apart.after, trained(whole, c).after), 1e-6);
 }
 
 models::ModelDescription with_bias(models::ModelDescription whole, double rate) {
@@ -246,49 +287,55 @@ models::ModelDescription with_bias(models::ModelDescription whole, double rate) 
   return whole;
 }
 
+using ExpertBias = CaseTest<MeshCase>;
+
 // The history of the biases follows from the counts of each step. A skipped step changes none.
-TEST(ExpertRanks, TheBiasFollowsTheLoadOfStepsThatCount) {
-  const int world = the_world->size();
+TEST_P(ExpertBias, FollowsTheLoadOfStepsThatCount) {
+  const MeshCase& c = GetParam();
   const float rate = 0.125f;
   const models::ModelDescription whole = with_bias(testing::toy_with_experts(kExperts), rate);
-  std::vector<Experts> cases = {largest()};
-  if (world > 1) cases.push_back({.mesh = {.shard = 1, .replicate = world}, .micro_batches = 2});
-  for (const Experts& o : cases) {
-    const auto model = part_of(whole, o);
-    plan::LayoutChoices layout = layout_of(o, *model);
-    const auto mesh = rank_mesh(o.mesh);
-    const testing::ToySteps steps(*model, layout, mesh->coordinate(), o.sequences() * o.micro_batches);
-    const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
-    engine::Session session(*model, plan::derive(layout, *model), *device, *mesh, {step::Purpose::train}, std::nullopt,
-                            {.replay = true});
-    session.initialise(3);
-    std::vector<float> expected(2 * kExperts);
-    for (int i = 0; i < 4; ++i) {
-      step::StepInput input = steps.input(i);
-      input.record.learning_rate = 0.01f;
-      input.skip = i == 1;
-      const step::StepOutput output = session.enqueue(step::Purpose::train, input);
-      session.synchronize();
-      const std::vector<float> counts = counts_of(*output.auxiliary_statistics);
-      for (std::size_t layer = 0; layer < 2 && i != 1; ++layer) {
-        const auto of_layer = counts.begin() + static_cast<std::ptrdiff_t>(layer * kExperts);
-        const double mean = std::accumulate(of_layer, of_layer + kExperts, 0.0) / kExperts;
-        for (std::size_t e = 0; e < kExperts; ++e) {
-          const double load = counts[layer * kExperts + e];
-          expected[layer * kExperts + e] += load < mean ? rate : load > mean ? -rate : 0.0f;
-        }
-      }
-      const testing::Tensors tensors = testing::assembled(session);
-      for (std::size_t layer = 0; layer < 2; ++layer) {
-        const std::vector<float>& bias =
-            tensors.at(cat("model.layers.", layer, ".block_sparse_moe.gate.e_score_correction_bias"));
-        const auto of_layer = expected.begin() + static_cast<std::ptrdiff_t>(layer * kExperts);
-        EXPECT_EQ(bias, std::vector<float>(of_layer, of_layer + kExperts)) << o.text() << ", step " << i;
+  const auto model = part_of(whole, c);
+  plan::LayoutChoices layout = toy_layout(c, *model);
+  const auto mesh = rank_mesh(c.mesh);
+  const testing::ToySteps steps(*model, layout, mesh->coordinate(), c.batch_size());
+  const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
+  engine::Session session(*model, plan::derive(layout, *model), *device, *mesh, {step::Purpose::train}, std::nullopt,
+                          {.replay = true});
+  session.initialise(3);
+  std::vector<float> expected(2 * kExperts);
+  for (int i = 0; i < 4; ++i) {
+    step::StepInput input = steps.input(i);
+    input.record.learning_rate = 0.01f;
+    input.skip = i == 1;
+    const step::StepOutput output = session.enqueue(step::Purpose::train, input);
+    session.synchronize();
+    const std::vector<float> counts = counts_of(*output.auxiliary_statistics);
+    for (std::size_t layer = 0; layer < 2 && i != 1; ++layer) {
+      const auto of_layer = counts.begin() + static_cast<std::ptrdiff_t>(layer * kExperts);
+      const double mean = std::accumulate(of_layer, of_layer + kExperts, 0.0) / kExperts;
+      for (std::size_t e = 0; e < kExperts; ++e) {
+        const double load = counts[layer * kExperts + e];
+        expected[layer * kExperts + e] += load < mean ? rate : load > mean ? -rate : 0.0f;
       }
     }
-    EXPECT_GT(std::ranges::count_if(expected, [](float value) { return value != 0; }), 0);
+    const testing::Tensors tensors = testing::assembled(session);
+    for (std::size_t layer = 0; layer < 2; ++layer) {
+      const std::vector<float>& bias =
+          tensors.at(cat("model.layers.", layer, ".block_sparse_moe.gate.e_score_correction_bias"));
+      const auto of_layer = expected.begin() + static_cast<std::ptrdiff_t>(layer * kExperts);
+      EXPECT_EQ(bias, std::vector<float>(of_layer, of_layer + kExperts)) << "step " << i;
+    }
   }
+  EXPECT_GT(std::ranges::count_if(expected, [](float value) { return value != 0; }), 0);
 }
+
+std::vector<MeshCase> sharded_and_replicated() {
+  std::vector<MeshCase> out = {largest()};
+  const int world = the_world->size();
+  if (world > 1) out.push_back({.mesh = {.shard = 1, .replicate = world}, .micro_batches = 2});
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, ExpertBias, ::testing::ValuesIn(sharded_and_replicated()), CaseName());
 
 TEST(ExpertRanks, RepeatBitForBit) {
   if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
@@ -298,34 +345,45 @@ TEST(ExpertRanks, RepeatBitForBit) {
   EXPECT_EQ(first.losses, again.losses);
 }
 
+struct TwoMeshes {
+  MeshCase from, to;
+
+  std::string name() const { return testing::joined(from.name(), "to", to.name()); }
+  friend void PrintTo(const TwoMeshes& c, std::ostream* out) { *out << c.name(); }
+};
+
+using ExpertStates = CaseTest<TwoMeshes>;
+
 // A checkpoint has all experts, whatever ranks they were on.
-TEST(ExpertRanks, StatesAreSavedAndLoadedOnOtherMeshes) {
-  const int world = the_world->size();
-  if (world == 1) GTEST_SKIP() << "one mesh";
+TEST_P(ExpertStates, AreSavedAndLoadedOnAnotherMesh) {
+  const auto& [from, to] = GetParam();
   const models::ModelDescription whole = with_bias(testing::toy_with_experts(kExperts), 0.01);
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  std::vector<Experts> all = {largest(), {.mesh = {.shard = world}}};
-  all.push_back({.mesh = {.context = 2, .shard = world / 2, .expert = 2}});
-  int step = 0;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const Experts& to = all[(i + 1) % all.size()];
-    const Trained saved = trained(whole, all[i], {.inputs = {0}, .look = [&](engine::Session& session) {
-                                                    train::save(session, the_world, {.root = root},
-                                                                {.step = ++step, .recipe = "{}", .config = "{}"});
-                                                  }});
-    checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(step)));
-    const auto model = part_of(whole, to);
-    const auto mesh = rank_mesh(to.mesh);
-    const auto device = rank_device();
-    engine::Session session(*model, plan::derive(layout_of(to, *model), *model), *device, *mesh,
-                            {step::Purpose::train});
-    session.initialise(4);
-    EXPECT_FALSE(testing::assembled(session) == saved.after);
-    engine::load(session, checkpoint);
-    EXPECT_TRUE(testing::assembled(session) == saved.after) << all[i].text() << " to " << to.text();
-  }
+  const Trained saved = trained(whole, from, {.inputs = {0}, .look = [&](engine::Session& session) {
+                                                train::save(session, the_world, {.root = root},
+                                                            {.step = 1, .recipe = "{}", .config = "{}"});
+                                              }});
+  checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
+  const auto model = part_of(whole, to);
+  const auto mesh = rank_mesh(to.mesh);
+  const auto device = rank_device();
+  engine::Session session(*model, plan::derive(toy_layout(to, *model), *model), *device, *mesh, {step::Purpose::train});
+  session.initialise(4);
+  EXPECT_FALSE(testing::assembled(session) == saved.after);
+  engine::load(session, checkpoint);
+  EXPECT_TRUE(testing::assembled(session) == saved.after);
 }
+
+std::vector<TwoMeshes> pairs_of_meshes() {
+  const int world = the_world->size();
+  if (world == 1) return {};
+  const MeshCase all = largest(), sharded{.mesh = {.shard = world}},
+                 context{.mesh = {.context = 2, .shard = world / 2, .expert = 2}};
+  return {{all, sharded}, {sharded, context}, {context, all}};
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, ExpertStates, ::testing::ValuesIn(pairs_of_meshes()), CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ExpertStates);  // one rank has one mesh
 
 TEST(ExpertRanks, AModelWithOtherExpertsIsRejected) {
   const int world = the_world->size();
@@ -366,22 +424,22 @@ TEST(ExpertRanks, ASeamThatRemembersItsLastRoutingFails) {
   if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
   models::ModelDescription whole = testing::toy_with_experts(kExperts);
   whole.blocks.resize(1);
-  for (const bool in_flight : {false, true}) {
-    const Experts o{.mesh = largest().mesh, .policy = kDelayed, .micro_batches = in_flight ? 2 : 1};
-    const Outcome one = outcome_of_one_rank(whole, o);
-    const auto model = part_of(whole, o);
-    plan::LayoutChoices layout = layout_of(o, *model);
+  for (const int micro_batches : {1, 2}) {
+    const MeshCase c = in_flight({.mesh = largest().mesh, .policy = kDelayed, .micro_batches = micro_batches});
+    const Outcome one = outcome_of_one_rank(whole, c);
+    const auto model = part_of(whole, c);
+    plan::LayoutChoices layout = toy_layout(c, *model);
     layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
       seams.tokens = std::make_shared<RememberingExchange>(groups.expert(), 1);
     };
-    const auto mesh = rank_mesh(o.mesh);
-    const Outcome many = testing::run(*model, layout, *mesh, o.sequences() * o.micro_batches, 2e-4);
-    if (!in_flight) {
-      expect_gradients_of(one, many, o);
+    const auto mesh = rank_mesh(c.mesh);
+    const Outcome ours = testing::run(*model, layout, *mesh, c.batch_size(), 2e-4);
+    if (micro_batches == 1) {
+      expect_routing_and_gradients(c, ours, one);
       continue;
     }
     double difference = 0, norm = 0;
-    for (const auto& [name, gradient] : many.gradients) {
+    for (const auto& [name, gradient] : ours.gradients) {
       if (name.find(".experts.") == std::string::npos) continue;
       for (std::size_t i = 0; i < gradient.size(); ++i) {
         const double reference = one.gradients.at(name)[i];

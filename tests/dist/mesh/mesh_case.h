@@ -117,7 +117,7 @@ inline std::string name_of(const models::PipelinePartition& partition) {
 }
 
 inline std::string name_of(Schedule schedule) {
-  constexpr const char* kNames[] = {"", "one_forward_one_backward", "zero_bubble", "interleaved"};
+  constexpr const char* kNames[] = {"", "1f1b", "zero_bubble", "interleaved"};
   return kNames[static_cast<int>(schedule)];
 }
 

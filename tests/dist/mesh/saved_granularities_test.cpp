@@ -68,7 +68,7 @@ class Slots : public testing::WithRate {
 };
 
 plan::LayoutChoices layout_of(const comm::MeshSizes& mesh, const models::Model& model, Of of) {
-  plan::LayoutChoices layout = testing::layout_of(testing::Experts{.mesh = mesh}, model);
+  plan::LayoutChoices layout = testing::toy_layout({.mesh = mesh}, model);
   if (of == Of::slots) layout.optimizer = std::make_shared<Slots>();
   if (of != Of::fp8) return layout;
   plan::set_formats(layout, model, {.saturation_limit = 1});
