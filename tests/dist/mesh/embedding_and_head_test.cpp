@@ -1,12 +1,12 @@
 // A model like BERT on tensor ranks and on ranks that shard it: embeddings of token types and of positions with an
 // offset, normed, whose sum backward computes again; blocks with norms of the sums; a head that transforms its input.
-#include "support/pipeline.h"
 #include "tensor_case.h"
 
 namespace hawser {
 namespace embedding_and_head_test {
 
 using testing::Division;
+using testing::TensorCase;
 
 models::ModelDescription masked_model(bool tied, std::int64_t types) {
   models::ModelDescription d = testing::toy_description(tied);
@@ -28,53 +28,67 @@ models::ModelDescription masked_model(bool tied, std::int64_t types) {
   return d;
 }
 
-void expect_equal(const models::ModelDescription& whole, comm::MeshSizes mesh, const Division& division,
-                  const std::string& text, const nn::SavePolicy& policy = {}) {
-  const auto own = [](const nn::Param& param) { return param.flat; };
-  mesh.kv_copies = testing::kv_copies(whole, mesh.tensor);
-  testing::expect_first_gradients(
-      testing::expect_like_one_rank(whole, own, mesh, policy, testing::toy_adamw(), division, {.inputs = {0}}), text);
+using EmbeddingAndHead = testing::CaseTest<TensorCase>;
+
+TEST_P(EmbeddingAndHead, TrainLikeOneRank) {
+  testing::expect_like_one_rank(GetParam());
 }
 
-TEST(EmbeddingAndHead, TrainLikeOneRank) {
+std::vector<TensorCase> meshes() {
+  std::vector<TensorCase> out;
   const int world = the_world->size();
-  if (world < 2) GTEST_SKIP() << "needs two ranks";
-  if (world > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+  if (world < 2 || world > 4) return out;  // long on eight ranks
   const nn::SavePolicy full{.checkpointing = Checkpointing::full, .delay_weight_gradients = true},
       selective{.checkpointing = Checkpointing::selective};
-  const models::ModelDescription tied = masked_model(true, 3), untied = masked_model(false, 1);
-  expect_equal(tied, {.shard = world}, {}, "sharded");
-  expect_equal(untied, {.context = 2, .shard = world / 2}, {}, "context", selective);
+  const auto add = [&](bool tied, comm::MeshSizes mesh, const Division& division, const nn::SavePolicy& policy) {
+    const models::ModelDescription whole = masked_model(tied, tied ? 3 : 1);
+    mesh.kv_copies = testing::kv_copies(whole, mesh.tensor);
+    out.push_back({.model = tied ? "tied" : "untied",
+                   .on = {.mesh = mesh, .policy = policy, .division = division},
+                   .whole = whole,
+                   .first_step = true});
+  };
+  add(true, {.shard = world}, {}, {});
+  add(false, {.context = 2, .shard = world / 2}, {}, selective);
   for (const bool vocabulary : {true, false}) {
-    for (const bool sequence : {true, false}) {
-      Division division{.vocabulary = vocabulary, .sequence_parallel = sequence};
-      const std::string text = cat("vocabulary ", vocabulary, " sequence ", sequence);
-      expect_equal(tied, {.tensor = world}, division, text);
-      expect_equal(untied, {.tensor = 2, .shard = world / 2}, division, text + ", untied", full);
+    for (const bool sequence_parallel : {true, false}) {
+      Division division{.vocabulary = vocabulary, .sequence_parallel = sequence_parallel};
+      add(true, {.tensor = world}, division, {});
+      add(false, {.tensor = 2, .shard = world / 2}, division, full);
       if (!vocabulary || world > 2) continue;
       division.one_plan = true;
-      expect_equal(tied, {.tensor = world}, division, text + ", one plan");
+      add(true, {.tensor = world}, division, {});
     }
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(Meshes, EmbeddingAndHead, ::testing::ValuesIn(meshes()), testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EmbeddingAndHead);
+
+using EmbeddingAndHeadOfStages = testing::CaseTest<testing::MeshCase>;
 
 // The first stage gathers the embedding's weights for its backward, too, and the last one has the head's transform.
-TEST(EmbeddingAndHead, TrainOverStagesLikeOneRank) {
-  const int world = the_world->size();
-  if (world != 2 && world != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
-  for (const bool tied : {true, false}) {
-    const models::Model model(masked_model(tied, 3));
-    plan::LayoutChoices layout = testing::toy_layout({.shard = world / 2}, model);
-    layout.micro_batches = 3;
-    layout.policies.assign(layout.policies.size(), {.checkpointing = Checkpointing::full});
-    layout.partition = {.stages = 2, .ends = {1, model.blocks()}};
-    layout.schedule.passes = testing::one_forward_one_backward_of(2);
-    const testing::Trained cut = testing::train(model, layout, {.micro_batches = layout.micro_batches});
-    testing::expect_one_ranks_training(model, testing::toy_layout({}, model),
-                                       layout.batch_sizes.sequences * layout.data_ranks() * layout.micro_batches, cut,
-                                       tied ? "stages, tied" : "stages");
-  }
+TEST_P(EmbeddingAndHeadOfStages, TrainLikeOneRank) {
+  const testing::MeshCase& c = GetParam();
+  const models::Model model(masked_model(c.tied, 3));
+  const testing::Trained trained =
+      testing::train(model, testing::toy_layout(c, model), {.micro_batches = c.micro_batches});
+  testing::expect_training_of_one_rank(model, testing::toy_layout({}, model), c.batch_size(), trained);
 }
+
+std::vector<testing::MeshCase> stages() {
+  const int world = the_world->size();
+  if (world != 2 && world != 4) return {};
+  std::vector<testing::MeshCase> out(2, {.mesh = {.shard = world / 2},
+                                         .partition = {.stages = 2, .ends = {1, 2}},
+                                         .schedule = testing::Schedule::one_forward_one_backward,
+                                         .policy = {.checkpointing = Checkpointing::full},
+                                         .micro_batches = 3});
+  out[1].tied = false;
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(TwoStages, EmbeddingAndHeadOfStages, ::testing::ValuesIn(stages()), testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EmbeddingAndHeadOfStages);
 
 }  // namespace embedding_and_head_test
 }  // namespace hawser

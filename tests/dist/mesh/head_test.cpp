@@ -6,7 +6,11 @@
 namespace hawser {
 namespace head_test {
 
+using testing::CaseName;
+using testing::CaseTest;
 using testing::Division;
+using testing::MeshAndOneRank;
+using testing::TensorCase;
 
 // Most logits of the toy are between 0 and 3: many are near to the cap.
 models::ModelDescription capped_toy(bool tied) {
@@ -16,56 +20,71 @@ models::ModelDescription capped_toy(bool tied) {
   return d;
 }
 
-testing::OnMeshAndAlone train_head(const models::ModelDescription& whole, int tensor, const Division& division,
-                                   const testing::Training& training, bool frozen_bias = false) {
-  comm::MeshSizes mesh{.tensor = tensor, .shard = the_world->size() / tensor};
-  mesh.kv_copies = testing::kv_copies(whole, tensor);
-  const auto own = [=](const nn::Param& param) {
-    nn::FlatSpec spec = param.flat;
-    spec.trainable = !frozen_bias || param.name != "lm_head.bias";
-    return spec;
-  };
-  return testing::expect_like_one_rank(whole, own, mesh, {}, testing::toy_adamw(), division, training);
+TensorCase case_of(bool tied, int tensor, const Division& division) {
+  TensorCase c{.model = tied ? "tied" : "untied",
+               .on = {.mesh = {.tensor = tensor, .shard = the_world->size() / tensor}, .division = division},
+               .whole = capped_toy(tied)};
+  c.on.mesh.kv_copies = testing::kv_copies(c.whole, tensor);
+  return c;
 }
 
-const char* text(const Division& division) {
-  if (division.vocabulary) return division.sequence_parallel ? "sliced, sequence parallel" : "sliced";
-  return division.sequence_parallel ? "not sliced, sequence parallel" : "not sliced";
-}
+using HeadBias = CaseTest<TensorCase>;
 
 // The bias is the head's own parameter, although a tied weight is the embedding's. Its gradient is of a rank's columns,
 // an equal copy, or a part of a sum over the ranks' rows.
-TEST(Head, BiasAndSoftcapTrainLikeOneRank) {
-  const int world = the_world->size();
-  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
-  if (world > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
-  const Division copies, rows{.sequence_parallel = true};
-  for (const bool tied : {true, false}) {
-    const models::ModelDescription whole = capped_toy(tied);
-    for (const Division& division : {testing::kVocabulary, testing::kSequence, copies, rows}) {
-      const testing::OnMeshAndAlone first = train_head(whole, world, division, {.inputs = {0}});
-      testing::expect_first_gradients(first, cat(tied ? "tied, " : "untied, ", text(division)));
-      for (const float value : first.mesh.before.at("lm_head.bias")) ASSERT_EQ(value, 0);
-      double moved = 0;
-      for (const float value : first.mesh.after.at("lm_head.bias")) moved += std::abs(value);
-      EXPECT_GT(moved, 1e-3);
-      // Later steps read the bias.
-      if (tied == division.sequence_parallel) train_head(whole, world == 4 ? 2 : world, division, {});
-    }
-  }
+TEST_P(HeadBias, AndSoftcapTrainLikeOneRank) {
+  const MeshAndOneRank trained = testing::expect_like_one_rank(GetParam());
+  if (!GetParam().first_step) return;
+  for (const float value : trained.mesh.before.at("lm_head.bias")) ASSERT_EQ(value, 0);
+  double moved = 0;
+  for (const float value : trained.mesh.after.at("lm_head.bias")) moved += std::abs(value);
+  EXPECT_GT(moved, 1e-3);
 }
 
-TEST(Head, TheRestTrainsWithAFrozenBias) {
+std::vector<TensorCase> divisions() {
+  std::vector<TensorCase> out;
   const int world = the_world->size();
-  if (world != 2) GTEST_SKIP() << "two tensor ranks";
-  for (const Division& division : {testing::kSequence, Division{}}) {
-    const testing::OnMeshAndAlone trained =
-        train_head(capped_toy(true), 2, division, {.inputs = {0}}, /*frozen_bias=*/true);
-    testing::expect_first_gradients(trained, text(division));
-    EXPECT_TRUE(trained.mesh.after.at("lm_head.bias") == trained.mesh.before.at("lm_head.bias"));
-    EXPECT_FALSE(trained.mesh.after.contains("optimizer/exp_avg/lm_head.bias"));
+  if (world < 2 || world > 4) return out;  // long on eight ranks
+  const Division copies, rows{.sequence_parallel = true};
+  for (const bool tied : {true, false}) {
+    for (const Division& division : {testing::kVocabulary, testing::kSequence, copies, rows}) {
+      out.push_back(case_of(tied, world, division));
+      out.back().first_step = true;
+      // Later steps read the bias.
+      if (tied == division.sequence_parallel) out.push_back(case_of(tied, world == 4 ? 2 : world, division));
+    }
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(Divisions, HeadBias, ::testing::ValuesIn(divisions()), CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HeadBias);
+
+using HeadWithoutItsBias = CaseTest<TensorCase>;
+
+TEST_P(HeadWithoutItsBias, TrainsLikeOneRank) {
+  const MeshAndOneRank trained = testing::expect_like_one_rank(GetParam());
+  EXPECT_TRUE(trained.mesh.after.at("lm_head.bias") == trained.mesh.before.at("lm_head.bias"));
+  EXPECT_FALSE(trained.mesh.after.contains("optimizer/exp_avg/lm_head.bias"));
+}
+
+std::vector<TensorCase> frozen_biases() {
+  std::vector<TensorCase> out;
+  if (the_world->size() != 2) return out;
+  for (const Division& division : {testing::kSequence, Division{}}) {
+    TensorCase c = case_of(true, 2, division);
+    c.model = "tied_frozen_bias";
+    c.spec = nn::FlatSpecOf([](const nn::Param& param) {
+      nn::FlatSpec spec = param.flat;
+      spec.trainable = param.name != "lm_head.bias";
+      return spec;
+    });
+    c.first_step = true;
+    out.push_back(c);
+  }
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Divisions, HeadWithoutItsBias, ::testing::ValuesIn(frozen_biases()), CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HeadWithoutItsBias);  // two tensor ranks
 
 // The logits of two passes over one token each, with a bias of random numbers.
 std::vector<float> logits_of(const models::Model& model, const generate::Ranks& ranks) {
@@ -106,8 +125,8 @@ TEST(Head, LogitsOfGenerationAreThoseOfOneRank) {
   if (world < 2 || world > 4) GTEST_SKIP() << "two or four tensor ranks";
   models::ModelDescription whole = capped_toy(false);
   for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 40;  // one plan for all ranks
-  const models::Model one(whole), part(testing::part_of(whole, the_world->rank().value(), world, testing::kVocabulary),
-                                       nn::FlatSpecOf([](const nn::Param&param) { return param.flat; }));
+  const models::Model one(whole),
+      part(testing::part_of(whole, the_world->rank().value(), world, testing::kVocabulary), testing::own_spec);
   const std::vector<float> expected = testing::on_one_rank([&] { return logits_of(one, {}); });
   const std::vector<float> got =
       logits_of(part, testing::generation::ranks_of({.tensor = world}, whole.blocks.front().attention.kv_heads));

@@ -36,7 +36,8 @@ struct Case {
   }
 };
 
-inline plan::LayoutChoices layout_of(const Case& c, const models::Model& model) {
+template <int = 0>
+plan::LayoutChoices layout_of(const Case& c, const models::Model& model) {
   plan::LayoutChoices layout;
   layout.mesh = {.context = c.context, .shard = c.shard, .replicate = c.replicate, .shard_context = c.sharded};
   layout.batch_sizes = toy_batch(c.context, c.packed);

@@ -365,22 +365,32 @@ TEST_F(SavedExtents, SlotsLoadOnOtherExpertRanks) {
   expect_slots_on_all(whole, meshes);
 }
 
+using TensorOfFewBits = testing::CaseTest<testing::TensorCase>;
+
 // Row-parallel slices of whole blocks.
-TEST(Tensor, OptimizersOfFewBitsHaveTheBitsOfOneRank) {
-  const int world = the_world->size();
-  if (world != 2 && world != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
+TEST_P(TensorOfFewBits, HasTheBitsOfOneRank) {
+  const testing::MeshAndOneRank states = testing::expect_like_one_rank(GetParam());
+  EXPECT_TRUE(states.mesh.after == states.one);
+  EXPECT_EQ(states.one.at("optimizer/scale/model.layers.0.mlp.down_proj.weight").size(), 64u * 4);
+}
+
+std::vector<testing::TensorCase> eight_bits() {
+  std::vector<testing::TensorCase> out;
+  if (the_world->size() != 2 && the_world->size() != 4) return out;
   for (const bool fused : {false, true}) {
     const models::ModelDescription whole = one_block(fused);
     for (const comm::MeshSizes& mesh : tensor_meshes(whole)) {
       if (mesh.tensor == 1) continue;
-      const testing::OnMeshAndAlone states = testing::expect_like_one_rank(
-          whole, [](const nn::Param& param) { return param.flat; }, mesh, {}, std::make_shared<testing::EightBits>(),
-          testing::kVocabulary);
-      EXPECT_TRUE(states.mesh.after == states.alone) << "tensor " << mesh.tensor << (fused ? " fused" : "");
-      EXPECT_EQ(states.alone.at("optimizer/scale/model.layers.0.mlp.down_proj.weight").size(), 64u * 4);
+      out.push_back({.model = fused ? "fused" : "",
+                     .on = {.mesh = mesh, .division = testing::kVocabulary},
+                     .whole = whole,
+                     .optimizer = std::make_shared<testing::EightBits>()});
     }
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(TensorRanks, TensorOfFewBits, ::testing::ValuesIn(eight_bits()), testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TensorOfFewBits);
 
 }  // namespace saved_granularities_test
 }  // namespace hawser

@@ -4,6 +4,7 @@
 #include "delayed_scaling.h"
 #include "models/lora.h"
 #include "models/weights.h"
+#include "nn/testing/context.h"
 #include "tensor_case.h"
 #include "toy_muon.h"
 #include "toy_optimizers.h"
@@ -11,17 +12,23 @@
 namespace hawser {
 namespace tensor_test {
 
+using testing::CaseName;
+using testing::CaseTest;
 using testing::divided_mesh;
 using testing::Division;
-using testing::expect_divided;
-using testing::expect_like_one_rank;
 using testing::half_of;
 using testing::kSequence;
 using testing::kVocabulary;
+using testing::MeshCase;
 using testing::part_of;
+using testing::TensorCase;
 using testing::Tensors;
 using testing::train;
+using testing::train_own_adapters;
 using testing::Trained;
+
+const nn::SavePolicy kFull{.checkpointing = Checkpointing::full}, kDelayed{.delay_weight_gradients = true},
+    kSelectiveDelayed{.checkpointing = Checkpointing::selective, .delay_weight_gradients = true};
 
 // Embedding and head are not cut.
 nn::FlatSpec spec_of(const nn::Param& param) {
@@ -30,14 +37,55 @@ nn::FlatSpec spec_of(const nn::Param& param) {
   return spec;
 }
 
-TEST(Tensor, SlicesAndCopiesTrainLikeOneRank) {
+nn::FlatSpec train_adapters_of_blocks(const nn::Param& param) {
+  nn::FlatSpec spec = spec_of(param);
+  spec.trainable = testing::is_adapter(param.name);
+  return spec;
+}
+
+nn::FlatSpec by_rank(const nn::Param& param) {
+  nn::FlatSpec spec = param.flat;
+  spec.group = testing::group_by_rank(param);
+  return spec;
+}
+
+// Muon's matrices: those of the blocks.
+nn::FlatSpec matrices_of_blocks(const nn::Param& param) {
+  nn::FlatSpec spec = param.flat;
+  spec.group = param.name.find("layers.") != std::string::npos && param.shape.rank() == 2 ? 1 : 0;
+  return spec;
+}
+
+std::string tied_or_not(bool tied) {
+  return tied ? "tied" : "untied";
+}
+
+comm::MeshSizes with_kv_copies(comm::MeshSizes mesh, const models::ModelDescription& whole) {
+  mesh.kv_copies = testing::kv_copies(whole, mesh.tensor);
+  return mesh;
+}
+
+using Tensor = CaseTest<TensorCase>;
+
+TEST_P(Tensor, TrainsLikeOneRank) {
+  testing::expect_like_one_rank(GetParam());
+}
+
+std::vector<TensorCase> slices_and_copies() {
+  std::vector<TensorCase> out;
   const int world = the_world->size();
-  if (world < 4) GTEST_SKIP() << "two tensor ranks with two shards need four ranks";
+  if (world < 4) return out;  // two tensor ranks with two shards
   for (const bool tied : {true, false}) {
-    const models::ModelDescription whole = testing::toy_description(tied);
-    expect_like_one_rank(whole, spec_of, {.tensor = 2, .shard = world / 2});
-    expect_like_one_rank(whole, spec_of, {.tensor = 2, .context = 2, .shard = world / 4});
-    if (world == 8) expect_like_one_rank(whole, spec_of, {.tensor = 2, .shard = 2, .replicate = 2});
+    TensorCase c{.model = tied_or_not(tied),
+                 .on = {.mesh = {.tensor = 2, .shard = world / 2}},
+                 .whole = testing::toy_description(tied),
+                 .spec = spec_of};
+    out.push_back(c);
+    c.on.mesh = {.tensor = 2, .context = 2, .shard = world / 4};
+    out.push_back(c);
+    if (world < 8) continue;
+    c.on.mesh = {.tensor = 2, .shard = 2, .replicate = 2};
+    out.push_back(c);
   }
   // Each tensor rank has the full gradient of the norm, the sum of both layers', as a copy.
   models::ModelDescription one_norm = testing::toy_description();
@@ -46,69 +94,76 @@ TEST(Tensor, SlicesAndCopiesTrainLikeOneRank) {
     block.mlp.norm = block.attention.norm;
     block.residual = models::Residual::parallel_one_norm;
   }
-  expect_like_one_rank(one_norm, spec_of, {.tensor = 2, .shard = world / 2}, {.checkpointing = Checkpointing::full});
+  out.push_back({.model = "one_norm",
+                 .on = {.mesh = {.tensor = 2, .shard = world / 2}, .policy = kFull},
+                 .whole = one_norm,
+                 .spec = spec_of});
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(SlicesAndCopies, Tensor, ::testing::ValuesIn(slices_and_copies()), CaseName());
 
-TEST(Tensor, SequenceParallelTrainsLikeOneRankUnderEveryPolicy) {
+std::vector<TensorCase> sequence_parallel() {
+  std::vector<TensorCase> out;
   bool tied = false;
   for (const nn::SavePolicy& policy : nn::testing::all_policies()) {
     // Eight ranks share the cores of four: one policy, with weight gradients at once and delayed.
     if (the_world->size() == 8 && policy.checkpointing != Checkpointing::projections) continue;
     tied = !tied;
-    expect_divided(testing::toy_description(tied), divided_mesh(), policy, kSequence);
+    out.push_back({.model = tied_or_not(tied),
+                   .on = {.mesh = divided_mesh(), .policy = policy, .division = kSequence},
+                   .whole = testing::toy_description(tied)});
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(SequenceParallel, Tensor, ::testing::ValuesIn(sequence_parallel()), CaseName());
 
-TEST(Tensor, VocabularyAndSequenceParallelTrainLikeOneRankOnEveryMesh) {
+std::vector<TensorCase> vocabulary() {
+  std::vector<TensorCase> out;
   const int world = the_world->size(), tensor = std::min(world, 2);
-  const nn::SavePolicy none, delayed{.checkpointing = Checkpointing::selective, .delay_weight_gradients = true};
   for (const bool tied : {true, false}) {
-    const models::ModelDescription whole = testing::toy_description(tied);
-    expect_divided(whole, {.tensor = tensor, .shard = 1, .replicate = world / tensor}, none, kVocabulary);
+    TensorCase c{.model = tied_or_not(tied), .whole = testing::toy_description(tied)};
+    c.on = {.mesh = {.tensor = tensor, .shard = 1, .replicate = world / tensor}, .division = kVocabulary};
+    out.push_back(c);
     if (world < 4) continue;
-    expect_divided(whole, {.tensor = 2, .context = 2, .shard = world / 4}, delayed, kSequence);
-    if (world == 8) expect_divided(whole, {.tensor = 2, .shard = 2, .replicate = 2}, none, kSequence);
+    c.on = {
+        .mesh = {.tensor = 2, .context = 2, .shard = world / 4}, .policy = kSelectiveDelayed, .division = kSequence};
+    out.push_back(c);
+    if (world < 8) continue;
+    c.on = {.mesh = {.tensor = 2, .shard = 2, .replicate = 2}, .division = kSequence};
+    out.push_back(c);
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(Vocabulary, Tensor, ::testing::ValuesIn(vocabulary()), CaseName());
 
 // A vocabulary that does not divide is padded, so that all tensor ranks have buffers of equal sizes and the first rank
 // plans for them. Padding is in no sum, norm, statistic of rows or checkpoint.
-TEST(Tensor, OnePlanServesThePartsOfAPaddedVocabulary) {
-  const int world = the_world->size();
-  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
-  const auto own = [](const nn::Param& param) { return param.flat; };
+std::vector<TensorCase> one_plan() {
+  std::vector<TensorCase> out;
+  if (the_world->size() < 2) return out;
   for (const bool tied : {true, false}) {
-    models::ModelDescription whole = testing::toy_description(tied);
-    for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 38;
-    for (Division division : {kVocabulary, kSequence}) {
-      division.one_plan = true;
-      expect_like_one_rank(whole, own, divided_mesh(), {.checkpointing = Checkpointing::full}, testing::toy_adamw(),
-                           division);
+    TensorCase c{.model = tied_or_not(tied), .whole = testing::toy_description(tied)};
+    for (models::BlockDescription& block : c.whole.blocks) block.mlp.inner = 38;
+    for (const Division& division : {kVocabulary, kSequence}) {
+      c.on = {.mesh = divided_mesh(), .policy = kFull, .division = division};
+      c.on.division.one_plan = true;
+      out.push_back(c);
     }
     if (kRankDevice != DeviceKind::cpu) continue;  // this optimizer computes on processors
-    const auto by_rank = [](const nn::Param& param) {
-      nn::FlatSpec spec = param.flat;
-      spec.group = testing::group_by_rank(param);
-      return spec;
-    };
-    Division division = kVocabulary;
-    division.one_plan = true;
-    expect_like_one_rank(whole, by_rank, divided_mesh(), {}, std::make_shared<testing::Adafactor>(), division);
+    c.on = {.mesh = divided_mesh(), .division = {.vocabulary = true, .one_plan = true}};
+    c.spec = by_rank;
+    c.optimizer = std::make_shared<testing::Adafactor>();
+    out.push_back(c);
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(OnePlan, Tensor, ::testing::ValuesIn(one_plan()), CaseName());
 
 // Two or four tensor ranks with one or two key-value heads: copies of K and V have equal values, gradients that are the
 // sum over them, and count once in the norm and in checkpoints; weights, biases, norms of heads and adapters.
-TEST(Tensor, MoreRanksThanKeyValueHeadsTrainLikeOneRank) {
+std::vector<TensorCase> more_ranks_than_kv_heads() {
+  std::vector<TensorCase> out;
   const int world = the_world->size();
-  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
-  const auto own = [](const nn::Param& param) { return param.flat; };
-  const auto adapters_only = [](const nn::Param& param) {
-    nn::FlatSpec spec = param.flat;
-    spec.trainable = param.name.find("lora_") != std::string::npos;
-    return spec;
-  };
-  const nn::SavePolicy full{.checkpointing = Checkpointing::full}, delayed{.delay_weight_gradients = true};
   const auto with_kv_heads = [](models::ModelDescription d, std::int64_t kv_heads, bool more) {
     for (models::BlockDescription& block : d.blocks) {
       nn::AttentionConfig& a = block.attention;
@@ -121,30 +176,37 @@ TEST(Tensor, MoreRanksThanKeyValueHeadsTrainLikeOneRank) {
     }
     return d;
   };
-  const auto expect = [&](comm::MeshSizes mesh, std::int64_t kv_heads) {
+  const auto add = [&](const comm::MeshSizes& sizes, std::int64_t kv_heads) {
     const models::ModelDescription plain = with_kv_heads(testing::toy_description(), kv_heads, false),
                                    more = with_kv_heads(testing::toy_description(), kv_heads, true);
-    mesh.kv_copies = testing::kv_copies(plain, mesh.tensor);
-    expect_divided(plain, mesh, {}, kVocabulary, own);
-    expect_divided(more, mesh, full, kSequence, own);
-    expect_divided(more, mesh, delayed, kSequence, own);
-    expect_divided(with_kv_heads(testing::toy_with_adapters(0.25), kv_heads, false), mesh, full, kSequence,
-                   adapters_only);
+    const comm::MeshSizes mesh = with_kv_copies(sizes, plain);
+    out.push_back({.model = "plain", .on = {.mesh = mesh, .division = kVocabulary}, .whole = plain});
+    for (const nn::SavePolicy& policy : {kFull, kDelayed}) {
+      out.push_back(
+          {.model = "biases_and_norms", .on = {.mesh = mesh, .policy = policy, .division = kSequence}, .whole = more});
+    }
+    out.push_back({.model = "adapters",
+                   .on = {.mesh = mesh, .policy = kFull, .division = kSequence},
+                   .whole = with_kv_heads(testing::toy_with_adapters(0.25), kv_heads, false),
+                   .spec = train_own_adapters});
   };
-  expect({.tensor = 2, .shard = world / 2}, 1);
-  if (world < 4) return;
-  expect({.tensor = 2, .context = 2, .shard = world / 4}, 1);
-  expect({.tensor = 4, .shard = world / 4}, 2);
+  if (world >= 2) add({.tensor = 2, .shard = world / 2}, 1);
+  if (world >= 4) add({.tensor = 2, .context = 2, .shard = world / 4}, 1);
+  if (world >= 4) add({.tensor = 4, .shard = world / 4}, 2);
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(MoreRanksThanKeyValueHeads, Tensor, ::testing::ValuesIn(more_ranks_than_kv_heads()),
+                         CaseName());
 
 // Soft-capped scores, and ALiBi and dropout with the slopes and random numbers of each rank's heads, whose number is no
 // power of two: with copies of a key-value head, with attention that each tensor rank has all of, and over context
-// ranks.
-TEST(Tensor, SlopesAndRandomNumbersAreThoseOfTheRanksHeads) {
+// ranks. They are long on eight ranks.
+std::vector<TensorCase> slopes_and_random_numbers() {
+  std::vector<TensorCase> out;
   const int world = the_world->size();
-  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
-  if (world > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
-  const auto expect = [&](comm::MeshSizes mesh, std::int64_t heads, std::int64_t kv_heads, const Division& division) {
+  if (world < 2 || world > 4) return out;
+  const auto add = [&](const comm::MeshSizes& mesh, std::int64_t heads, std::int64_t kv_heads,
+                       const Division& division) {
     models::ModelDescription d = testing::toy_description();
     for (models::BlockDescription& block : d.blocks) {
       block.attention.heads = heads;
@@ -154,17 +216,20 @@ TEST(Tensor, SlopesAndRandomNumbersAreThoseOfTheRanksHeads) {
       block.attention.alibi_scale = &block == &d.blocks[0] ? 0.5 : 2;
       block.attention.dropout = 0.2;
     }
-    mesh.kv_copies = testing::kv_copies(d, mesh.tensor);
-    expect_divided(d, mesh, {.checkpointing = Checkpointing::full}, division);
+    out.push_back({.model = cat("heads", heads, "_of_keys", kv_heads),
+                   .on = {.mesh = with_kv_copies(mesh, d), .policy = kFull, .division = division},
+                   .whole = d});
   };
-  expect({.tensor = 2, .shard = world / 2}, 6, 1, kVocabulary);
+  add({.tensor = 2, .shard = world / 2}, 6, 1, kVocabulary);
   Division whole = kSequence;
   whole.whole_attention = 0;
-  expect({.tensor = 2, .shard = world / 2}, 6, 2, whole);
-  if (world < 4) return;
-  expect({.tensor = 2, .context = 2, .shard = world / 4}, 6, 2, kSequence);
-  expect({.tensor = 4, .shard = world / 4}, 12, 2, kSequence);
+  add({.tensor = 2, .shard = world / 2}, 6, 2, whole);
+  if (world < 4) return out;
+  add({.tensor = 2, .context = 2, .shard = world / 4}, 6, 2, kSequence);
+  add({.tensor = 4, .shard = world / 4}, 12, 2, kSequence);
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(SlopesAndRandomNumbers, Tensor, ::testing::ValuesIn(slopes_and_random_numbers()), CaseName());
 
 // Norms before and after each layer, and of the heads of queries and keys.
 void add_sandwich_norms(models::ModelDescription& description) {
@@ -181,41 +246,332 @@ void add_sandwich_norms(models::ModelDescription& description) {
 }
 
 // Layers that each tensor rank has all of, among others that are sliced: attention of the first block, the MLP of the
-// second, or both.
-TEST(Tensor, LayersThatAreNotSlicedTrainLikeOneRank) {
+// second, or both. They are long on eight ranks.
+std::vector<TensorCase> layers_that_are_not_sliced() {
+  std::vector<TensorCase> out;
   const int world = the_world->size();
-  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
-  if (world > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
-  const auto own = [](const nn::Param& param) { return param.flat; };
-  const auto adapters_only = [](const nn::Param& param) {
-    nn::FlatSpec spec = param.flat;
-    spec.trainable = param.name.find("lora_") != std::string::npos;
-    return spec;
+  if (world < 2 || world > 4) return out;
+  TensorCase plain{.model = "plain", .whole = testing::toy_description()},
+      norms{.model = "norms", .whole = testing::toy_description(false)},
+      adapters{.model = "adapters", .whole = testing::toy_with_adapters(0.25), .spec = train_own_adapters},
+      magnitudes{.model = "magnitudes", .whole = testing::toy_with_adapters(0.25, true), .spec = train_own_adapters};
+  add_sandwich_norms(norms.whole);
+  const auto add = [&](TensorCase c, const comm::MeshSizes& mesh, const Division& division,
+                       const nn::SavePolicy& policy) {
+    c.on = {.mesh = mesh, .policy = policy, .division = division};
+    out.push_back(std::move(c));
   };
-  const nn::SavePolicy none, full{.checkpointing = Checkpointing::full},
-      selective{.checkpointing = Checkpointing::selective, .delay_weight_gradients = true};
-  models::ModelDescription plain = testing::toy_description(), norms = testing::toy_description(false);
-  add_sandwich_norms(norms);
   for (const int tensor : {2, 4}) {
     if (world < tensor) continue;
-    comm::MeshSizes mesh{.tensor = tensor, .shard = world / tensor, .kv_copies = testing::kv_copies(plain, tensor)};
+    const comm::MeshSizes mesh = with_kv_copies({.tensor = tensor, .shard = world / tensor}, plain.whole);
     for (Division division : {kVocabulary, kSequence}) {
       division.whole_attention = 0;
-      expect_divided(norms, mesh, full, division, own);
+      add(norms, mesh, division, kFull);
       division.whole_mlp = 1;
-      expect_divided(plain, mesh, none, division, own);
-      expect_divided(norms, mesh, selective, division, own);
-      expect_divided(testing::toy_with_adapters(0.25), mesh, full, division, adapters_only);
-      expect_divided(testing::toy_with_adapters(0.25, true), mesh, selective, division, adapters_only);
+      add(plain, mesh, division, {});
+      add(norms, mesh, division, kSelectiveDelayed);
+      add(adapters, mesh, division, kFull);
+      add(magnitudes, mesh, division, kSelectiveDelayed);
       division.whole_attention = -1;
-      expect_divided(plain, mesh, selective, division, own);
+      add(plain, mesh, division, kSelectiveDelayed);
     }
   }
-  if (world < 4) return;
+  if (world < 4) return out;
   Division division = kSequence;
   division.whole_attention = 1;
-  expect_divided(plain, {.tensor = 2, .context = 2, .shard = world / 4}, selective, division, own);
+  add(plain, {.tensor = 2, .context = 2, .shard = world / 4}, division, kSelectiveDelayed);
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(LayersThatAreNotSliced, Tensor, ::testing::ValuesIn(layers_that_are_not_sliced()), CaseName());
+
+// Norms after layers and of heads; learned positions, layer norms with biases, interleaved rotation; adapters with
+// dropout.
+std::vector<TensorCase> blocks_of_other_families() {
+  std::vector<TensorCase> out;
+  models::ModelDescription gemma = testing::toy_description(), gpt = testing::toy_description(false);
+  add_sandwich_norms(gemma);
+  gpt.embedding.positions = "model.positions";
+  gpt.embedding.max_position = 1024;
+  gpt.ropes[0].interleaved = true;
+  for (models::BlockDescription& block : gpt.blocks) {
+    block.attention.norm_config = block.mlp.norm_config = {.kind = nn::NormKind::layer, .bias = true};
+  }
+  for (const nn::SavePolicy& policy : {kFull, kDelayed}) {
+    const MeshCase on{.mesh = divided_mesh(), .policy = policy, .division = kSequence};
+    out.push_back({.model = "gemma", .on = on, .whole = gemma});
+    out.push_back({.model = "gpt", .on = on, .whole = gpt});
+    out.push_back(
+        {.model = "adapters", .on = on, .whole = testing::toy_with_adapters(0.25), .spec = train_own_adapters});
+  }
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(BlocksOfOtherFamilies, Tensor, ::testing::ValuesIn(blocks_of_other_families()), CaseName());
+
+// Statistics of rows and columns, and norms of tensors, of which each tensor rank has a slice: the sums are over all
+// slices, in the place of the global tensor, and checkpoints have each value once.
+std::vector<TensorCase> optimizers_with_sums() {
+  std::vector<TensorCase> out;
+  const int world = the_world->size();
+  if (world < 4) return out;  // two tensor ranks with two shards
+  const auto by_rank_of_copies = [](const nn::Param& param) {
+    nn::FlatSpec spec = spec_of(param);
+    spec.group = testing::group_by_rank(param);
+    return spec;
+  };
+  const comm::MeshSizes shards{.tensor = 2, .shard = world / 2}, context{.tensor = 2, .context = 2, .shard = world / 4};
+  const models::ModelDescription whole = testing::toy_description();
+  for (const comm::MeshSizes& mesh : {shards, context}) {
+    out.push_back({.on = {.mesh = mesh},
+                   .whole = whole,
+                   .spec = nn::FlatSpecOf(by_rank_of_copies),
+                   .optimizer = std::make_shared<testing::Adafactor>()});
+  }
+  out.push_back(
+      {.on = {.mesh = shards}, .whole = whole, .spec = spec_of, .optimizer = std::make_shared<testing::Lamb>()});
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(OptimizersWithSums, Tensor, ::testing::ValuesIn(optimizers_with_sums()), CaseName());
+
+// Each rank orthogonalizes some matrices, whose slices it gathers from all tensor ranks; with copies of key-value
+// heads, too.
+std::vector<TensorCase> optimizers_of_complete_matrices() {
+  const int world = the_world->size();
+  if (world < 2) return {};
+  TensorCase c{.on = {.mesh = divided_mesh(), .division = kVocabulary},
+               .whole = testing::toy_description(),
+               .spec = matrices_of_blocks,
+               .optimizer = std::make_shared<testing::Muon>()};
+  for (models::BlockDescription& block : c.whole.blocks) block.mlp.inner = 40;  // equal slices
+  std::vector<TensorCase> out{c};
+  for (models::BlockDescription& block : c.whole.blocks) block.attention.kv_heads = 1;
+  if (world >= 4) c.on.mesh = {.tensor = 4, .shard = world / 4};
+  c.on.mesh = with_kv_copies(c.on.mesh, c.whole);
+  c.on.division = kSequence;
+  out.push_back(c);
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(OptimizersOfCompleteMatrices, Tensor, ::testing::ValuesIn(optimizers_of_complete_matrices()),
+                         CaseName());
+
+// A frozen base with trainable adapters, whose dropout draws the same numbers on every mesh and in every pass:
+// recomputed ones, delayed weight gradients, with two micro-batches in flight. A of a column-parallel Linear and B of a
+// row-parallel one are copies with partial gradients.
+std::vector<TensorCase> adapters() {
+  std::vector<TensorCase> out;
+  const int world = the_world->size();
+  const auto add = [&](const comm::MeshSizes& mesh, const nn::SavePolicy& policy) {
+    out.push_back({.model = "adapters",
+                   .on = {.mesh = mesh, .policy = policy},
+                   .whole = testing::toy_with_adapters(0.25),
+                   .spec = train_adapters_of_blocks});
+  };
+  add({.shard = world}, kFull);
+  add({.shard = world}, kDelayed);
+  if (world >= 2) add({.context = 2, .shard = 1, .replicate = world / 2}, {});
+  if (world < 4) return out;
+  add({.tensor = 2, .shard = world / 2}, kFull);
+  add({.tensor = 2, .context = 2, .shard = world / 4}, kDelayed);
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Adapters, Tensor, ::testing::ValuesIn(adapters()), CaseName());
+
+// The base in NF4: a tensor rank's rows and columns are whole blocks, which have the bits of the complete tensor's.
+std::vector<TensorCase> adapters_on_blocks() {
+  if (the_world->size() < 2 || the_world->size() > 4) return {};
+  TensorCase c{.model = "adapters_on_nf4",
+               .whole = testing::toy_of_nf4_blocks(),
+               .spec = nn::with_nf4_weights(train_own_adapters, [](int) { return true; })};
+  testing::add_toy_adapters(c.whole, 0.25);
+  std::vector<TensorCase> out(2, c);
+  out[0].on = {.mesh = divided_mesh(), .policy = kFull, .division = kSequence};
+  out[1].on = {.mesh = divided_mesh(), .policy = kDelayed, .division = kVocabulary};
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(AdaptersOnBlocks, Tensor, ::testing::ValuesIn(adapters_on_blocks()), CaseName());
+
+// Meshes of a fused qkv, with the number of key-value heads that it has there.
+std::vector<std::pair<comm::MeshSizes, std::int64_t>> meshes_of_fused_qkv() {
+  const int world = the_world->size();
+  if (world < 2 || world > 4) return {};  // long on eight ranks
+  std::vector<std::pair<comm::MeshSizes, std::int64_t>> out{{divided_mesh(), 2}, {divided_mesh(), 1}};
+  if (world == 4) out.push_back({{.tensor = 4}, 2});
+  return out;
+}
+
+// A tensor rank has a range of rows of each of q, k and v of a tensor that is one in files, and of B of its adapters;
+// of k and v with fewer heads than tensor ranks, copies.
+std::vector<TensorCase> fused_qkv() {
+  std::vector<TensorCase> out;
+  for (const auto& [sizes, kv_heads] : meshes_of_fused_qkv()) {
+    const models::ModelDescription plain = testing::with_fused_qkv(testing::toy_description(), kv_heads);
+    const comm::MeshSizes mesh = with_kv_copies(sizes, plain);
+    out.push_back({.model = "plain", .on = {.mesh = mesh, .policy = kFull, .division = kSequence}, .whole = plain});
+    // The second adapter draws the same numbers, however many parameters the first one has.
+    const auto add_adapted = [&](const std::string& name, double dropout, bool magnitudes, const nn::SavePolicy& policy,
+                                 const Division& division) {
+      TensorCase c{.model = name,
+                   .on = {.mesh = mesh, .policy = policy, .division = division},
+                   .whole = plain,
+                   .spec = train_own_adapters};
+      for (models::BlockDescription& block : c.whole.blocks) {
+        nn::AttentionConfig& a = block.attention;
+        a.adapters = {{a.fused, 3, 2.0, dropout, magnitudes},
+                      {.target = a.fused, .rank = 2, .scale = 1.5, .dropout = dropout, .name = "more"}};
+      }
+      out.push_back(std::move(c));
+    };
+    add_adapted("adapters", 0, false, kDelayed, kVocabulary);
+    add_adapted("dropout", 0.25, false, kFull, kSequence);
+    add_adapted("dropout_and_magnitudes", 0.25, true, kDelayed, kSequence);
+  }
+  if (out.empty()) return out;
+  out.push_back(
+      {.model = "plain",
+       .on = {.mesh = divided_mesh(), .policy = kFull, .division = {.vocabulary = true, .whole_attention = 0}},
+       .whole = testing::with_fused_qkv(testing::toy_description())});
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(FusedQkv, Tensor, ::testing::ValuesIn(fused_qkv()), CaseName());
+
+// The tensor counts once, although it is in two flats.
+TEST(Tensor, ParametersOfAFusedQkvAreCountedOnce) {
+  for (const auto& [mesh, kv_heads] : meshes_of_fused_qkv()) {
+    const models::ModelDescription plain = testing::with_fused_qkv(testing::toy_description(), kv_heads);
+    const models::Model first(part_of(plain, 0, mesh.tensor, kVocabulary), testing::own_spec);
+    EXPECT_EQ(first.parameters(), models::Model(plain).parameters()) << testing::name_of(mesh);
+  }
+}
+
+// Statistics of rows, columns and matrices, and complete matrices, are those of q, k and v of a fused tensor on every
+// mesh, with copies of key-value heads in a flat of their own, too.
+std::vector<TensorCase> optimizers_of_fused_qkv() {
+  std::vector<TensorCase> out;
+  const int world = the_world->size();
+  if (world != 2 && world != 4) return out;
+  if (kRankDevice != DeviceKind::cpu) return out;  // these optimizers compute on processors
+  const auto adafactor = std::make_shared<testing::Adafactor>();
+  const auto lamb = std::make_shared<testing::Lamb>();
+  const auto muon = std::make_shared<testing::Muon>();
+  for (const bool all : {false, true}) {
+    if (all && world == 2) continue;
+    const comm::MeshSizes mesh = all ? comm::MeshSizes{.tensor = world} : divided_mesh();
+    TensorCase c{.whole = testing::with_fused_qkv(testing::toy_description(), mesh.shard > 1 ? 2 : world / 2)};
+    for (models::BlockDescription& block : c.whole.blocks) block.mlp.inner = 40;  // equal slices
+    c.on = {.mesh = with_kv_copies(mesh, c.whole), .division = kSequence};
+    c.spec = by_rank;
+    c.optimizer = adafactor;
+    out.push_back(c);
+    c.on.division = kVocabulary;
+    c.spec = testing::own_spec;
+    c.optimizer = lamb;
+    out.push_back(c);
+    c.spec = matrices_of_blocks;
+    c.optimizer = muon;
+    out.push_back(c);
+  }
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(OptimizersOfFusedQkv, Tensor, ::testing::ValuesIn(optimizers_of_fused_qkv()), CaseName());
+
+// What freezes the base leaves domains and partial gradients as the layers of tensor ranks need them: norms and the
+// head train beside adapters of all kinds.
+std::vector<TensorCase> spec_of_adapters() {
+  if (the_world->size() < 2) return {};
+  TensorCase c{.model = "lora",
+               .whole = testing::toy_description(false),
+               .spec = models::train_lora(testing::own_spec, {"input_layernorm", "lm_head", "model.norm"})};
+  Problems problems;
+  models::add_lora(c.whole, {.rank = 3, .alpha = 6, .dropout = 0.25}, {}, problems);
+  HAWSER_CHECK(problems.empty(), problems.lines());
+  c.on = {.mesh = divided_mesh(), .policy = kFull, .division = kVocabulary};
+  std::vector<TensorCase> out{c};
+  for (models::BlockDescription& block : c.whole.blocks) block.attention.kv_heads = 1;
+  c.on = {.mesh = with_kv_copies(divided_mesh(), c.whole), .policy = kDelayed, .division = kSequence};
+  out.push_back(c);
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(SpecOfAdapters, Tensor, ::testing::ValuesIn(spec_of_adapters()), CaseName());
+
+// The same with magnitudes of rows (DoRA): those of a column-parallel Linear are cut like its rows, those of a
+// row-parallel one are copies with partial gradients, and its norms are sums over the tensor ranks. Magnitudes start
+// with the norms of rows that several ranks have, and that several shards cut.
+std::vector<TensorCase> magnitudes() {
+  std::vector<TensorCase> out;
+  const int world = the_world->size();
+  const auto add = [&](double dropout, const comm::MeshSizes& mesh, const nn::SavePolicy& policy) {
+    out.push_back({.model = dropout > 0 ? "magnitudes_and_dropout" : "magnitudes",
+                   .on = {.mesh = mesh, .policy = policy},
+                   .whole = testing::toy_with_adapters(dropout, true),
+                   .spec = train_adapters_of_blocks});
+  };
+  add(0, {.shard = world}, kFull);
+  add(0.25, {.shard = world}, kDelayed);
+  if (world < 4) return out;
+  add(0, {.tensor = 2, .shard = world / 2}, kDelayed);
+  add(0.25, {.tensor = 2, .context = 2, .shard = world / 4}, kFull);
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Magnitudes, Tensor, ::testing::ValuesIn(magnitudes()), CaseName());
+
+using TensorScales = CaseTest<MeshCase>;
+
+// The scale of a sliced weight is that of the global tensor, equal on its tensor ranks and saved once; so are the
+// scales of x and dy, whose slices have other maxima.
+TEST_P(TensorScales, AreThoseOfOneRank) {
+  const MeshCase& c = GetParam();
+  const auto with_scales = [](nn::FlatSpec spec, const nn::Param& param) {
+    if (param.name.ends_with("_proj.weight")) spec.scaled = true;
+    return spec;
+  };
+  const auto quantize = [](plan::LayoutChoices& layout) {
+    layout.quantizer = std::make_shared<testing::DelayedScaling>();
+    for (nn::SavePolicy& policy : layout.policies) {
+      for (int site = 0; site < static_cast<int>(nn::Site::logits); ++site) {
+        policy.formats[static_cast<std::size_t>(site)] = LinearFormat::fp8_delayed;
+      }
+    }
+  };
+  const models::ModelDescription whole = testing::toy_description();
+  const int part = comm::coordinate_of(the_world->rank().value(), c.mesh).tensor;
+  const models::Model model(half_of(whole, part, c.division),
+                            [&](const nn::Param& param) { return with_scales(spec_of(param), param); });
+  plan::LayoutChoices layout = testing::toy_layout(c, model);
+  quantize(layout);
+  const Trained ours = train(model, layout, {.inputs = {0}});
+
+  const models::Model one(whole, [&](const nn::Param& param) { return with_scales(nn::common_domain(param), param); });
+  plan::LayoutChoices of_one = testing::toy_layout({}, one);
+  quantize(of_one);
+  const Trained expected = testing::on_one_rank([&] {
+    const auto self = comm::make_self_mesh();
+    const testing::ToySteps steps(one, of_one, self->coordinate(), 2LL * layout.data_ranks() * 2);
+    const auto device = rank_device();
+    engine::Session session(one, plan::derive(of_one, one), *device, *self, {step::Purpose::train});
+    session.initialise(3);
+    Trained trained{.before = testing::states_of(session)};
+    testing::take_steps(session, steps, {.inputs = {0}}, trained);
+    trained.after = testing::states_of(session);
+    return trained;
+  });
+  EXPECT_TRUE(ours.before == expected.before);  // with the scales of the weights
+  int compared = 0;
+  for (const auto& [name, values] : expected.after) {
+    if (!name.starts_with("quantization/amax_history/")) continue;
+    EXPECT_NEAR(ours.after.at(name).front(), values.front(), 2e-2 * values.front()) << name;
+    compared += values.front() > 0 ? 1 : 0;
+  }
+  EXPECT_GE(compared, 8 + 2);  // every x; a small dy is 0 with the first scale, and all dy before it
+}
+
+std::vector<MeshCase> two_tensor_ranks_with_shards() {
+  const int world = the_world->size();
+  if (world < 4) return {};
+  std::vector<MeshCase> out(2, {.mesh = {.tensor = 2, .shard = world / 2}});
+  out[1].division.whole_mlp = 1;
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, TensorScales, ::testing::ValuesIn(two_tensor_ranks_with_shards()), CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TensorScales);  // two tensor ranks with two shards need four ranks
 
 // With sequence parallelism a complete MLP has as many FLOPs as a slice, on fewer rows; without it, as on one rank. Its
 // weights are sharded over the tensor ranks, and complete where they are gathered.
@@ -224,19 +580,10 @@ TEST(Tensor, PlansCountWhatARankHasOfALayer) {
   models::ModelDescription whole = testing::toy_description();
   for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 38;
   const auto plan_of = [&](const comm::MeshSizes& mesh, const Division& division) {
-    const nn::FlatSpecOf own = [](const nn::Param& param) { return param.flat; };
+    const nn::FlatSpecOf own(testing::own_spec);
     const models::Model model(mesh.tensor == 1 ? whole : part_of(whole, 0, mesh.tensor, division),
                               division.sequence_parallel ? nn::with_sequence_parallelism(own) : own);
-    plan::LayoutChoices layout = testing::toy_layout(mesh, model);
-    layout.sequence_parallel = division.sequence_parallel;
-    layout.replace_seams = [&](nn::Seams& seams, comm::Mesh& groups) {
-      seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
-      if (division.sequence_parallel) {
-        seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
-      } else {
-        seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
-      }
-    };
+    const plan::LayoutChoices layout = testing::toy_layout({.mesh = mesh, .division = division}, model);
     const plan::RankPlan plan = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
     return std::pair(plan::costs_of(plan, model, plan::derive(layout, model)), plan.parameter_bytes);
   };
@@ -259,269 +606,6 @@ TEST(Tensor, PlansCountWhatARankHasOfALayer) {
   EXPECT_NEAR(with_mlp - half, 3 * 2 * rows * static_cast<double>(mlp.width * 3 * mlp.inner) / 2, 1e-6 * one);
 }
 
-// Norms after layers and of heads; learned positions, layer norms with biases, interleaved rotation; adapters with
-// dropout.
-TEST(Tensor, SequenceParallelBlocksOfOtherFamiliesTrainLikeOneRank) {
-  const comm::MeshSizes mesh = divided_mesh();
-  const nn::SavePolicy full{.checkpointing = Checkpointing::full}, delayed{.delay_weight_gradients = true};
-  models::ModelDescription gemma = testing::toy_description(), gpt = testing::toy_description(false);
-  add_sandwich_norms(gemma);
-  gpt.embedding.positions = "model.positions";
-  gpt.embedding.max_position = 1024;
-  gpt.ropes[0].interleaved = true;
-  for (models::BlockDescription& block : gpt.blocks) {
-    block.attention.norm_config = block.mlp.norm_config = {.kind = nn::NormKind::layer, .bias = true};
-  }
-  for (const nn::SavePolicy& policy : {full, delayed}) {
-    expect_divided(gemma, mesh, policy, kSequence);
-    expect_divided(gpt, mesh, policy, kSequence);
-    expect_divided(testing::toy_with_adapters(0.25), mesh, policy, kSequence, [](const nn::Param& param) {
-      nn::FlatSpec own = param.flat;
-      own.trainable = param.name.find("lora_") != std::string::npos;
-      return own;
-    });
-  }
-}
-
-// Statistics of rows and columns, and norms of tensors, of which each tensor rank has a slice: the sums are over all
-// slices, in the place of the global tensor, and checkpoints have each value once.
-TEST(Tensor, OptimizersWithSumsTrainLikeOneRank) {
-  const int world = the_world->size();
-  if (world < 4) GTEST_SKIP() << "two tensor ranks with two shards need four ranks";
-  const auto by_rank = [](const nn::Param& param) {
-    nn::FlatSpec spec = spec_of(param);
-    spec.group = testing::group_by_rank(param);
-    return spec;
-  };
-  const models::ModelDescription whole = testing::toy_description();
-  const auto adafactor = std::make_shared<testing::Adafactor>();
-  expect_like_one_rank(whole, by_rank, {.tensor = 2, .shard = world / 2}, {}, adafactor);
-  expect_like_one_rank(whole, by_rank, {.tensor = 2, .context = 2, .shard = world / 4}, {}, adafactor);
-  expect_like_one_rank(whole, spec_of, {.tensor = 2, .shard = world / 2}, {}, std::make_shared<testing::Lamb>());
-}
-
-// Each rank orthogonalizes some matrices, whose slices it gathers from all tensor ranks; with copies of key-value
-// heads, too.
-TEST(Tensor, OptimizersOfCompleteMatricesTrainLikeOneRank) {
-  const int world = the_world->size();
-  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
-  const auto spec = [](const nn::Param& param) {
-    nn::FlatSpec own = param.flat;
-    own.group = param.name.find("layers.") != std::string::npos && param.shape.rank() == 2 ? 1 : 0;
-    return own;
-  };
-  models::ModelDescription whole = testing::toy_description();
-  for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 40;  // equal slices
-  const auto muon = std::make_shared<testing::Muon>();
-  expect_like_one_rank(whole, spec, divided_mesh(), {}, muon, kVocabulary);
-  for (models::BlockDescription& block : whole.blocks) block.attention.kv_heads = 1;
-  comm::MeshSizes mesh = divided_mesh();
-  if (world >= 4) mesh = {.tensor = 4, .shard = world / 4};
-  mesh.kv_copies = testing::kv_copies(whole, mesh.tensor);
-  expect_like_one_rank(whole, spec, mesh, {}, muon, kSequence);
-}
-
-// A frozen base with trainable adapters, whose dropout draws the same numbers on every mesh and in every pass:
-// recomputed ones, delayed weight gradients, with two micro-batches in flight. A of a column-parallel Linear and B of a
-// row-parallel one are copies with partial gradients.
-TEST(Tensor, AdaptersTrainLikeOneRank) {
-  const int world = the_world->size();
-  const models::ModelDescription whole = testing::toy_with_adapters(0.25);
-  const auto spec = [](const nn::Param& param) {
-    nn::FlatSpec own = spec_of(param);
-    own.trainable = param.name.find("lora_") != std::string::npos;
-    return own;
-  };
-  const nn::SavePolicy recomputed{.checkpointing = Checkpointing::full}, delayed{.delay_weight_gradients = true};
-  expect_like_one_rank(whole, spec, {.shard = world}, recomputed);
-  expect_like_one_rank(whole, spec, {.shard = world}, delayed);
-  if (world >= 2) expect_like_one_rank(whole, spec, {.context = 2, .shard = 1, .replicate = world / 2});
-  if (world < 4) return;
-  expect_like_one_rank(whole, spec, {.tensor = 2, .shard = world / 2}, recomputed);
-  expect_like_one_rank(whole, spec, {.tensor = 2, .context = 2, .shard = world / 4}, delayed);
-}
-
-// The base in NF4: a tensor rank's rows and columns are whole blocks, which have the bits of the complete tensor's.
-TEST(Tensor, AdaptersOnBlocksTrainLikeOneRank) {
-  const int world = the_world->size();
-  if (world < 2 || world > 4) GTEST_SKIP() << "two tensor ranks";
-  models::ModelDescription whole = testing::toy_of_nf4_blocks();
-  testing::add_toy_adapters(whole, 0.25);
-  const auto spec = [](const nn::Param& param) {
-    nn::FlatSpec own = param.flat;
-    own.trainable = param.name.find("lora_") != std::string::npos;
-    return own;
-  };
-  const nn::FlatSpecOf packed = nn::with_nf4_weights(spec, [](int) { return true; });
-  expect_divided(whole, divided_mesh(), {.checkpointing = Checkpointing::full}, kSequence, packed);
-  expect_divided(whole, divided_mesh(), {.delay_weight_gradients = true}, kVocabulary, packed);
-}
-
-// A tensor rank has a range of rows of each of q, k and v of a tensor that is one in files, and of B of its adapters;
-// of k and v with fewer heads than tensor ranks, copies.
-TEST(Tensor, AFusedQkvTrainsLikeOneRank) {
-  const int world = the_world->size();
-  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
-  if (world > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
-  const nn::SavePolicy full{.checkpointing = Checkpointing::full}, delayed{.delay_weight_gradients = true};
-  const auto adapters_only = [](const nn::Param& param) {
-    nn::FlatSpec own = param.flat;
-    own.trainable = param.name.find("lora_") != std::string::npos;
-    return own;
-  };
-  const auto expect = [&](comm::MeshSizes mesh, std::int64_t kv_heads) {
-    const models::ModelDescription plain = testing::with_fused_qkv(testing::toy_description(), kv_heads);
-    mesh.kv_copies = testing::kv_copies(plain, mesh.tensor);
-    // The tensor counts once, although it is in two flats.
-    const models::Model first(part_of(plain, 0, mesh.tensor, kVocabulary),
-                              nn::FlatSpecOf([](const nn::Param& param) { return param.flat; }));
-    EXPECT_EQ(first.parameters(), models::Model(plain).parameters());
-    expect_divided(plain, mesh, full, kSequence);
-    // The second adapter draws the same numbers, however many parameters the first one has.
-    const auto adapted = [&](double dropout, bool magnitudes) {
-      models::ModelDescription d = plain;
-      for (models::BlockDescription& block : d.blocks) {
-        nn::AttentionConfig& a = block.attention;
-        a.adapters = {{a.fused, 3, 2.0, dropout, magnitudes},
-                      {.target = a.fused, .rank = 2, .scale = 1.5, .dropout = dropout, .name = "more"}};
-      }
-      return d;
-    };
-    expect_divided(adapted(0, false), mesh, delayed, kVocabulary, adapters_only);
-    expect_divided(adapted(0.25, false), mesh, full, kSequence, adapters_only);
-    expect_divided(adapted(0.25, true), mesh, delayed, kSequence, adapters_only);
-  };
-  expect(divided_mesh(), 2);
-  expect(divided_mesh(), 1);
-  if (world == 4) expect({.tensor = 4}, 2);
-  Division whole = kVocabulary;
-  whole.whole_attention = 0;
-  expect_divided(testing::with_fused_qkv(testing::toy_description()), divided_mesh(), full, whole);
-}
-
-// Statistics of rows, columns and matrices, and complete matrices, are those of q, k and v of a fused tensor on every
-// mesh, with copies of key-value heads in a flat of their own, too.
-TEST(Tensor, OptimizersOfAFusedQkvTrainLikeOneRank) {
-  const int world = the_world->size();
-  if (world != 2 && world != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
-  if (kRankDevice != DeviceKind::cpu) GTEST_SKIP() << "these optimizers compute on processors";
-  const auto own = [](const nn::Param& param) { return param.flat; };
-  const auto by_rank = [](const nn::Param& param) {
-    nn::FlatSpec spec = param.flat;
-    spec.group = testing::group_by_rank(param);
-    return spec;
-  };
-  const auto blocks = [](const nn::Param& param) {
-    nn::FlatSpec spec = param.flat;
-    spec.group = param.name.find("layers.") != std::string::npos && param.shape.rank() == 2 ? 1 : 0;
-    return spec;
-  };
-  for (const comm::MeshSizes& sizes : {divided_mesh(), comm::MeshSizes{.tensor = world}}) {
-    comm::MeshSizes mesh = sizes;
-    const std::int64_t kv_heads = sizes.shard > 1 ? 2 : world / 2;
-    models::ModelDescription whole = testing::with_fused_qkv(testing::toy_description(), kv_heads);
-    for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 40;  // equal slices
-    mesh.kv_copies = testing::kv_copies(whole, mesh.tensor);
-    expect_like_one_rank(whole, by_rank, mesh, {}, std::make_shared<testing::Adafactor>(), kSequence);
-    expect_like_one_rank(whole, own, mesh, {}, std::make_shared<testing::Lamb>(), kVocabulary);
-    expect_like_one_rank(whole, blocks, mesh, {}, std::make_shared<testing::Muon>(), kVocabulary);
-  }
-}
-
-// What freezes the base leaves domains and partial gradients as the layers of tensor ranks need them: norms and the
-// head train beside adapters of all kinds.
-TEST(Tensor, TheSpecOfAdaptersTrainsLikeOneRank) {
-  const int world = the_world->size();
-  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
-  const nn::FlatSpecOf spec = models::train_lora([](const nn::Param& param) { return param.flat; },
-                                                 {"input_layernorm", "lm_head", "model.norm"});
-  models::ModelDescription whole = testing::toy_description(false);
-  Problems problems;
-  models::add_lora(whole, {.rank = 3, .alpha = 6, .dropout = 0.25}, {}, problems);
-  EXPECT_TRUE(problems.empty()) << problems.lines();
-  expect_divided(whole, divided_mesh(), {.checkpointing = Checkpointing::full}, kVocabulary, spec);
-  for (models::BlockDescription& block : whole.blocks) block.attention.kv_heads = 1;
-  comm::MeshSizes copies = divided_mesh();
-  copies.kv_copies = testing::kv_copies(whole, copies.tensor);
-  expect_divided(whole, copies, {.delay_weight_gradients = true}, kSequence, spec);
-}
-
-// The scale of a sliced weight is that of the global tensor, equal on its tensor ranks and saved once; so are the
-// scales of x and dy, whose slices have other maxima.
-TEST(Tensor, RanksOfSlicesHaveTheScalesOfOneRank) {
-  const int world = the_world->size();
-  if (world < 4) GTEST_SKIP() << "two tensor ranks with two shards need four ranks";
-  const auto with_scales = [](nn::FlatSpec spec, const nn::Param& param) {
-    if (param.name.ends_with("_proj.weight")) spec.scaled = true;
-    return spec;
-  };
-  const auto quantize = [](plan::LayoutChoices& layout) {
-    layout.quantizer = std::make_shared<testing::DelayedScaling>();
-    for (nn::SavePolicy& policy : layout.policies) {
-      for (int site = 0; site < static_cast<int>(nn::Site::logits); ++site) {
-        policy.formats[static_cast<std::size_t>(site)] = LinearFormat::fp8_delayed;
-      }
-    }
-  };
-  const models::ModelDescription whole = testing::toy_description();
-  const comm::MeshSizes mesh{.tensor = 2, .shard = world / 2};
-  const int part = comm::coordinate_of(the_world->rank().value(), mesh).tensor;
-  for (const Division& division : {Division{}, Division{.whole_mlp = 1}}) {
-    const models::Model model(half_of(whole, part, division),
-                              [&](const nn::Param& param) { return with_scales(spec_of(param), param); });
-    plan::LayoutChoices layout = testing::toy_layout(mesh, model);
-    layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-      seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
-    };
-    quantize(layout);
-    const Trained cut = train(model, layout, {.inputs = {0}});
-
-    const models::Model one(whole,
-                            [&](const nn::Param& param) { return with_scales(nn::common_domain(param), param); });
-    plan::LayoutChoices alone = testing::toy_layout({}, one);
-    quantize(alone);
-    const Trained of_one = testing::on_one_rank([&] {
-      const auto self = comm::make_self_mesh();
-      const testing::ToySteps steps(one, alone, self->coordinate(), 2LL * layout.data_ranks() * 2);
-      const auto device = rank_device();
-      engine::Session session(one, plan::derive(alone, one), *device, *self, {step::Purpose::train});
-      session.initialise(3);
-      Trained trained{.before = testing::states_of(session)};
-      testing::take_steps(session, steps, {.inputs = {0}}, trained);
-      trained.after = testing::states_of(session);
-      return trained;
-    });
-    EXPECT_TRUE(cut.before == of_one.before);  // with the scales of the weights
-    int compared = 0;
-    for (const auto& [name, values] : of_one.after) {
-      if (!name.starts_with("quantization/amax_history/")) continue;
-      EXPECT_NEAR(cut.after.at(name).front(), values.front(), 2e-2 * values.front()) << name;
-      compared += values.front() > 0 ? 1 : 0;
-    }
-    EXPECT_GE(compared, 8 + 2);  // every x; a small dy is 0 with the first scale, and all dy before it
-  }
-}
-
-// The same with magnitudes of rows (DoRA): those of a column-parallel Linear are cut like its rows, those of a
-// row-parallel one are copies with partial gradients, and its norms are sums over the tensor ranks. Magnitudes start
-// with the norms of rows that several ranks have, and that several shards cut.
-TEST(Tensor, MagnitudesTrainLikeOneRank) {
-  const int world = the_world->size();
-  const auto spec = [](const nn::Param& param) {
-    nn::FlatSpec own = spec_of(param);
-    own.trainable = param.name.find("lora_") != std::string::npos;
-    return own;
-  };
-  const nn::SavePolicy recomputed{.checkpointing = Checkpointing::full}, delayed{.delay_weight_gradients = true};
-  const models::ModelDescription whole = testing::toy_with_adapters(0, true),
-                                 drops = testing::toy_with_adapters(0.25, true);
-  expect_like_one_rank(whole, spec, {.shard = world}, recomputed);
-  expect_like_one_rank(drops, spec, {.shard = world}, delayed);
-  if (world < 4) return;
-  expect_like_one_rank(whole, spec, {.tensor = 2, .shard = world / 2}, delayed);
-  expect_like_one_rank(drops, spec, {.tensor = 2, .context = 2, .shard = world / 4}, recomputed);
-}
-
 // The bytes that a plan saves for backward, in all micro-batches: with a frozen base less than with everything
 // trainable, by what only frozen weights' gradients read, and the executor runs in that plan.
 TEST(Tensor, AFrozenBaseSavesLess) {
@@ -539,7 +623,7 @@ TEST(Tensor, AFrozenBaseSavesLess) {
   };
   const models::Model all(d), frozen(d, [](const nn::Param&param) {
     nn::FlatSpec own = nn::common_domain(param);
-    own.trainable = param.name.find("lora_") != std::string::npos;
+    own.trainable = testing::is_adapter(param.name);
     return own;
   });
   const plan::Layout layout = plan::derive(testing::toy_layout({}, all), all);

@@ -7,50 +7,51 @@ namespace unsliced_vocabulary_test {
 
 const testing::Division kRows{.sequence_parallel = true};
 
-testing::OnMeshAndAlone train_rows(const models::ModelDescription& whole, const comm::MeshSizes& mesh,
-                                   const nn::SavePolicy& policy, const testing::Training& training) {
-  const auto own = [](const nn::Param& param) { return param.flat; };
-  return testing::expect_like_one_rank(whole, own, mesh, policy, testing::toy_adamw(), kRows, training);
+using UnslicedVocabulary = testing::CaseTest<testing::TensorCase>;
+
+TEST_P(UnslicedVocabulary, TrainsLikeOneRank) {
+  testing::expect_like_one_rank(GetParam());
 }
 
-TEST(UnslicedVocabulary, SequenceParallelTrainsLikeOneRank) {
+std::vector<testing::TensorCase> rows_of_the_residual() {
+  std::vector<testing::TensorCase> out;
   const int world = the_world->size();
-  if (world < 2) GTEST_SKIP() << "needs two tensor ranks";
-  if (world > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+  if (world < 2 || world > 4) return out;  // long on eight ranks
   const nn::SavePolicy none, full{.checkpointing = Checkpointing::full, .delay_weight_gradients = true};
   for (const bool tied : {true, false}) {
-    models::ModelDescription whole = testing::toy_description(tied);
-    whole.embedding.positions = "model.positions";
-    whole.embedding.max_position = 1024;
-    comm::MeshSizes mesh{.tensor = world};
-    mesh.kv_copies = testing::kv_copies(whole, world);
+    testing::TensorCase c{.model = tied ? "tied" : "untied", .whole = testing::toy_description(tied)};
+    c.whole.embedding.positions = "model.positions";
+    c.whole.embedding.max_position = 1024;
+    const auto add = [&](const comm::MeshSizes& mesh, const nn::SavePolicy& policy, bool first_step) {
+      c.on = {.mesh = mesh, .policy = policy, .division = kRows};
+      c.first_step = first_step;
+      out.push_back(c);
+    };
+    const comm::MeshSizes all{.tensor = world, .kv_copies = testing::kv_copies(c.whole, world)};
     for (const nn::SavePolicy& policy : {none, full}) {
-      if (world == 4 && tied == (&policy == &none)) continue;
-      testing::expect_first_gradients(train_rows(whole, mesh, policy, {.inputs = {0}}), tied ? "tied" : "untied");
+      if (world == 2 || tied) add(all, policy, true);
     }
-    train_rows(whole, mesh, none, {});
-    if (world == 4) train_rows(whole, {.tensor = 2, .context = 2}, full, {});
-    if (world == 4) train_rows(whole, {.tensor = 2, .shard = 2}, none, {});
+    add(all, none, false);
+    if (world == 4) add({.tensor = 2, .context = 2}, full, false);
+    if (world == 4) add({.tensor = 2, .shard = 2}, none, false);
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(SequenceParallel, UnslicedVocabulary, ::testing::ValuesIn(rows_of_the_residual()),
+                         testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(UnslicedVocabulary);
 
 // Without gradients: each tensor rank adds the loss of its rows.
 TEST(UnslicedVocabulary, EvaluatesToTheLossOfOneRank) {
   if (the_world->size() != 2) GTEST_SKIP() << "two tensor ranks";
   const models::ModelDescription whole = testing::toy_description();
   const auto pair = rank_mesh({.tensor = 2});
-  const nn::FlatSpecOf own = [](const nn::Param& param) { return param.flat; };
   const models::Model one(whole),
-      half(testing::half_of(whole, pair->coordinate().tensor, kRows), nn::with_sequence_parallelism(own));
+      half(testing::half_of(whole, pair->coordinate().tensor, kRows), nn::with_sequence_parallelism(testing::own_spec));
   const auto loss = [](const models::Model& model, comm::Mesh& mesh) {
-    plan::LayoutChoices layout = testing::toy_layout(mesh.sizes(), model);
-    if (mesh.sizes().tensor > 1) {
-      layout.sequence_parallel = true;
-      layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-        seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
-        seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
-      };
-    }
+    const bool divided = mesh.sizes().tensor > 1;
+    plan::LayoutChoices layout =
+        testing::toy_layout({.mesh = mesh.sizes(), .division = divided ? kRows : testing::Division{}}, model);
     const testing::ToySteps steps(model, layout, mesh.coordinate(), 2);
     const auto device = rank_device();
     engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::loss}, std::nullopt,
