@@ -7,7 +7,6 @@
 namespace hawser {
 namespace context_parts_test {
 
-using Split = batches::SequenceSplit;
 using nn::AttentionPart;
 using nn::AttentionTensors;
 using nn::testing::TestContext;
@@ -40,7 +39,7 @@ void expect_numbered(const TensorView& x, const TensorView& ids, std::int64_t fi
 }
 
 void expect_parts(nn::AttentionExchange& exchange, const plan::Layout& layout, comm::Mesh& mesh,
-                  const AttentionMask& mask, const std::string& text) {
+                  const AttentionMask& mask) {
   const auto device = rank_device();
   TestContext ctx(*device, DType::f32);
   const testing::ExchangeBatch batch(layout, mesh.coordinate(), ctx);
@@ -54,56 +53,72 @@ void expect_parts(nn::AttentionExchange& exchange, const plan::Layout& layout, c
     const AttentionPart part = call->wait(p);
     ctx.finish();
     const std::int64_t group = part.tensors.q.size(1) / part.tensors.k.size(1);
-    expect_numbered(part.tensors.q, part.query_ids, part.first_head, text + ": queries");
-    expect_numbered(part.tensors.k, part.key_ids, part.first_head / group, text + ": keys");
-    expect_numbered(part.tensors.v, part.key_ids, part.first_head / group, text + ": values");
+    expect_numbered(part.tensors.q, part.query_ids, part.first_head, "queries");
+    expect_numbered(part.tensors.k, part.key_ids, part.first_head / group, "keys");
+    expect_numbered(part.tensors.v, part.key_ids, part.first_head / group, "values");
     if (part.first) first_heads += part.tensors.q.size(1) * part.tensors.q.size(0);
     call->computed(p);
   }
   call->finish_queries();
   ctx.finish();
-  EXPECT_EQ(first_heads, kHeads * rows) << text;
+  EXPECT_EQ(first_heads, kHeads * rows);
 }
 
-TEST(ContextParts, NameTheirHeadsAndRows) {
-  const int world = the_world->size();
-  if (world == 1 || world > 4) return;
+struct PartsCase {
+  testing::MeshCase on;
+  bool ring = false;  // keys move from rank to rank; else they are gathered
+
+  std::string name() const { return testing::joined(on.name(), testing::name_if(ring, "ring")); }
+  friend void PrintTo(const PartsCase& c, std::ostream* out) { *out << c.name(); }
+};
+
+using ContextParts = testing::CaseTest<PartsCase>;
+
+TEST_P(ContextParts, NameTheirHeadsAndRows) {
+  const auto& [c, ring] = GetParam();
   // Layers of three masks; dropout of probabilities needs the row ids of all ranks.
   models::ModelDescription description = testing::toy_description(true, 3);
   description.blocks[1].attention.causal = false;
   description.blocks[2].attention.window = 9;
   for (models::BlockDescription& block : description.blocks) block.attention.dropout = 0.1;
   const models::Model model(description);
-  for (int degree = 1; degree <= world; degree *= 2) {
-    for (const Split split : {Split::zigzag, Split::by_work}) {
-      plan::LayoutChoices choices = testing::toy_layout({.context = world, .context_heads = degree}, model);
-      choices.batch_sizes.split = split;
-      if (split == Split::by_work) choices.batch_sizes.chunks_per_rank = degree < world ? 4 : 1;
-      choices.batch_sizes.source_segments = true;
-      const plan::Layout layout = plan::derive(choices, model);
-      const auto mesh = rank_mesh(layout.mesh);
-      std::vector<std::shared_ptr<nn::AttentionExchange>> exchanges;
-      if (degree == world) {
-        exchanges.push_back(std::make_shared<nn::AttentionExchange>());
-      } else {
-        exchanges.push_back(std::make_shared<testing::RingExchange>(mesh->context_ring()));
-        exchanges.push_back(std::make_shared<parallel::AllGatherExchange>(mesh->context_ring(), 2));
-      }
-      for (std::size_t i = 0; i < exchanges.size(); ++i) {
-        for (const auto& [mask, share] : layout.batch.masks) {
-          const std::string text = cat("exchange ", i, ", heads over ", degree, ", split ", static_cast<int>(split),
-                                       mask.causal ? "" : ", not causal", mask.window > 0 ? ", window" : "");
-          if (degree == 1) {
-            expect_parts(*exchanges[i], layout, *mesh, mask, text);
-          } else {
-            testing::HeadExchange heads(mesh->context_heads(), exchanges[i]);
-            expect_parts(heads, layout, *mesh, mask, text);
-          }
-        }
-      }
+  plan::LayoutChoices choices = testing::toy_layout(c, model);
+  choices.batch_sizes.together = 1;
+  choices.batch_sizes.source_segments = true;
+  const plan::Layout layout = plan::derive(choices, model);
+  const auto mesh = rank_mesh(layout.mesh);
+  std::shared_ptr<nn::AttentionExchange> exchange = std::make_shared<nn::AttentionExchange>();
+  if (ring) {
+    exchange = std::make_shared<testing::RingExchange>(mesh->context_ring());
+  } else if (c.mesh.context_heads < c.mesh.context) {
+    exchange = std::make_shared<parallel::AllGatherExchange>(mesh->context_ring(), 2);
+  }
+  for (const auto& [mask, share] : layout.batch.masks) {
+    SCOPED_TRACE(testing::name_of(mask));
+    if (c.mesh.context_heads == 1) {
+      expect_parts(*exchange, layout, *mesh, mask);
+    } else {
+      testing::HeadExchange heads(mesh->context_heads(), exchange);
+      expect_parts(heads, layout, *mesh, mask);
     }
   }
 }
+
+std::vector<PartsCase> exchanges() {
+  std::vector<PartsCase> out;
+  const int world = the_world->size();
+  if (world == 1 || world > 4) return out;
+  for (int heads = 1; heads <= world; heads *= 2) {
+    for (const bool by_work : {false, true}) {
+      const testing::MeshCase on{.mesh = {.context = world, .context_heads = heads}, .by_work = by_work};
+      out.push_back({on, false});
+      if (heads < world) out.push_back({on, true});
+    }
+  }
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Exchanges, ContextParts, ::testing::ValuesIn(exchanges()), testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ContextParts);
 
 }  // namespace context_parts_test
 }  // namespace hawser
