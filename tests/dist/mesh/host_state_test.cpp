@@ -19,27 +19,21 @@ namespace hawser {
 namespace host_state_test {
 
 using testing::assembled;
-using testing::meshes;
+using testing::CaseName;
+using testing::CaseTest;
+using testing::clipped_layout;
+using testing::MeshCase;
 using testing::same_bits;
+using testing::sharded_meshes;
 using testing::Tensors;
-using testing::text_of;
+using testing::Trained;
 
 enum class Place { device, some_on_host, host, some_updated_on_host, updated_on_host };
 
-const char* text_of(Place place) {
-  switch (place) {
-    case Place::device:
-      return "on the device";
-    case Place::some_on_host:
-      return "some on the host";
-    case Place::host:
-      return "all on the host";
-    case Place::some_updated_on_host:
-      return "some updated on the host";
-    case Place::updated_on_host:
-      return "all updated on the host";
-  }
-  return "?";
+std::string name_of(Place place) {
+  constexpr const char* kNames[] = {"on_the_device", "some_on_the_host", "on_the_host", "some_updated_on_the_host",
+                                    "updated_on_the_host"};
+  return kNames[static_cast<int>(place)];
 }
 
 // Every second one of the trainable flats, or all.
@@ -54,19 +48,6 @@ void put(plan::LayoutChoices& layout, const models::Model& model, Place place) {
     if (flat.spec().trainable) ++number;
     layout.host.state.push_back(host);
   }
-}
-
-struct Outcome {
-  std::vector<double> losses;
-  std::vector<float> clips;
-  Tensors states;
-  std::int64_t device_bytes = 0, host_bytes = 0;  // of the state
-};
-
-void expect_same(const Outcome& a, const Outcome& b, const std::string& text) {
-  EXPECT_EQ(a.losses, b.losses) << text;
-  EXPECT_TRUE(same_bits(a.clips, b.clips)) << text;
-  EXPECT_TRUE(same_bits(a.states, b.states)) << text;
 }
 
 // A session of the world whose streams have random delays; every step is compared with its plan, and guarded.
@@ -89,11 +70,11 @@ class GuardedRun {
     input.skip = skip;
     return session_.enqueue(step::Purpose::train, input);
   }
-  void step(std::int64_t which, Outcome& outcome, bool skip = false) {
+  void step(std::int64_t which, Trained& trained, bool skip = false) {
     const step::StepOutput output = enqueue(which, skip);
     session_.synchronize();
-    outcome.losses.push_back(output.result->loss_sum.value());
-    outcome.clips.push_back(output.result->clip);
+    trained.losses.push_back(output.result->loss_sum.value());
+    trained.clips.push_back(output.result->clip);
     EXPECT_EQ(output.result->skipped() != step::Skip::none, skip);
     if (!skip) {
       EXPECT_LT(output.result->clip, 1.0f) << "clipping is not active";
@@ -115,79 +96,30 @@ class GuardedRun {
   engine::Session session_;
 };
 
-// Two steps that update, and between them one that does not.
-Outcome trained(const models::Model& model, const plan::LayoutChoices& layout, std::int64_t micro_batches) {
-  GuardedRun run(model, layout, micro_batches);
-  Outcome outcome;
-  for (const std::int64_t which : {0, 1, 2}) run.step(which, outcome, which == 1);
-  outcome.states = assembled(run.session());
-  outcome.device_bytes = run.session().state().bytes();
-  outcome.host_bytes = run.session().state().host_bytes();
-  EXPECT_EQ(run.session().plan(step::Purpose::train).host_state_bytes, outcome.host_bytes);
-  return outcome;
-}
+struct HostCase {
+  std::string optimizer;
+  MeshCase on;
+  Place place = Place::device;
 
-void expect_same_on_the_host(const models::Model& model, plan::LayoutChoices layout, std::int64_t micro_batches,
-                             const std::vector<Place>& places, const std::string& name) {
-  const Outcome device = trained(model, layout, micro_batches);
-  EXPECT_EQ(device.host_bytes, 0);
-  for (const Place place : places) {
-    put(layout, model, place);
-    const Outcome host = trained(model, layout, micro_batches);
-    const std::string text = cat(name, ", ", text_of(layout), ", ", micro_batches, " micro-batches, ", text_of(place));
-    expect_same(host, device, text);
-    EXPECT_GT(host.host_bytes, 0) << text;
-    EXPECT_EQ(host.device_bytes + host.host_bytes, device.device_bytes) << text;
-  }
-}
-
-struct Toy {
-  std::string name;
-  const models::Model& model;
-  std::shared_ptr<const optim::Optimizer> optimizer;
+  std::string name() const { return testing::joined(optimizer, on.name(), name_of(place)); }
+  friend void PrintTo(const HostCase& c, std::ostream* out) { *out << c.name(); }
 };
 
-// Trains with each optimizer; AdamW with all combinations of micro-batches and flats on the host. The meshes of the
-// world, dtypes, and sharding of the weights take turns, and of other optimizers the combinations too, unless `all`.
-void expect_no_change(bool all) {
-  const models::Model tied(testing::toy_description()), untied(testing::toy_description(false)),
-      by_rank(testing::toy_description(), testing::by_rank), muon(testing::toy_description(), testing::Muon::spec_of),
-      in_blocks(testing::toy_of_nf4_blocks(), testing::EightBits::spec_of);
-  const std::vector<Toy> toys{{"AdamW", tied, optim::make_adamw({.weight_decay = 0.1})},
-                              {"exchanging AdamW", tied, std::make_shared<testing::ExchangingAdamW>()},
-                              {"Adafactor", by_rank, std::make_shared<testing::Adafactor>()},
-                              {"LAMB", untied, std::make_shared<testing::Lamb>()},
-                              {"Muon", muon, std::make_shared<testing::Muon>()},
-                              {"8-bit moments", in_blocks, std::make_shared<testing::EightBits>()}};
-  const std::size_t count = kRankDevice == DeviceKind::cpu ? toys.size() : 2;  // the others compute on processors
-  for (std::size_t t = 0; t < count; ++t) {
-    const bool every = all || t == 0;
-    const std::vector<plan::LayoutChoices> layouts = meshes(toys[t].model);
-    for (std::size_t turn = t; turn < t + (every ? 2 : 1); ++turn) {
-      const std::int64_t micro_batches = turn % 2 == 0 ? 3 : 1;
-      const Place one = turn % 3 == 0 ? Place::some_on_host : Place::host;
-      const std::vector<Place> places = every ? std::vector{Place::some_on_host, Place::host} : std::vector{one};
-      for (std::size_t m = 0; m < layouts.size(); ++m) {
-        if (!all && m != turn % layouts.size()) continue;
-        for (const DType compute : {DType::f32, DType::bf16}) {
-          if (!all && (compute == DType::bf16) != (turn % 3 != 1)) continue;
-          plan::LayoutChoices layout = layouts[m];
-          layout.optimizer = toys[t].optimizer;
-          layout.compute = compute;
-          layout.shard_policy = turn / 2 % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
-          expect_same_on_the_host(toys[t].model, layout, micro_batches, places, toys[t].name);
-        }
-      }
-    }
-  }
+std::shared_ptr<const optim::Optimizer> optimizer_of(const HostCase& c) {
+  if (c.optimizer == "adamw") return optim::make_adamw({.weight_decay = 0.1});
+  if (c.optimizer == "exchanging_adamw") return std::make_shared<testing::ExchangingAdamW>();
+  if (c.optimizer == "adafactor") return std::make_shared<testing::Adafactor>();
+  if (c.optimizer == "lamb") return std::make_shared<testing::Lamb>();
+  if (c.optimizer == "muon") return std::make_shared<testing::Muon>();
+  if (c.optimizer == "eight_bits") return std::make_shared<testing::EightBits>();
+  return testing::toy_adamw();
 }
 
-TEST(HostState, ChangesNothing) {
-  if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
-  expect_no_change(false);
-}
-TEST(HostState, DISABLED_AllCombinationsChangeNothing) {
-  expect_no_change(true);
+models::Model model_of(const HostCase& c) {
+  if (c.optimizer == "adafactor") return models::Model(testing::toy_description(), testing::by_rank);
+  if (c.optimizer == "muon") return models::Model(testing::toy_description(), testing::Muon::spec_of);
+  if (c.optimizer == "eight_bits") return models::Model(testing::toy_of_nf4_blocks(), testing::EightBits::spec_of);
+  return models::Model(testing::toy_description(c.on.tied));
 }
 
 // Float32 weights that layers read as they are stored are there twice.
@@ -200,175 +132,297 @@ std::int64_t copies_on_device(const models::Model& model, const plan::LayoutChoi
   return bytes;
 }
 
-// The host computes the updates of AdamW: its gradients, weights and moments have the bits of the device's.
-TEST(HostState, UpdatesOnTheHostChangeNothing) {
-  if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
-  const models::Model tied(testing::toy_description()), untied(testing::toy_description(false));
-  std::size_t turn = 0;
-  for (plan::LayoutChoices layout : meshes(tied)) {
-    for (const DType compute : {DType::f32, DType::bf16}) {
-      const models::Model& model = turn % 3 == 0 ? untied : tied;
-      layout.compute = compute;
-      layout.optimizer = optim::make_adamw({.weight_decay = 0.1});
-      layout.shard_policy = turn % 4 < 2 ? ShardPolicy::parameters : ShardPolicy::optimizer;
-      const std::int64_t micro_batches = turn % 2 == 0 ? 3 : 1;
-      put(layout, model, Place::device);
-      const Outcome device = trained(model, layout, micro_batches);
-      for (const Place place : {Place::some_updated_on_host, Place::updated_on_host}) {
-        put(layout, model, place);
-        const Outcome host = trained(model, layout, micro_batches);
-        const std::string text = cat(text_of(layout), ", ", micro_batches, " micro-batches, ", text_of(place));
-        expect_same(host, device, text);
-        EXPECT_GT(host.host_bytes, 0) << text;
-        EXPECT_EQ(host.device_bytes + host.host_bytes, device.device_bytes + copies_on_device(model, layout)) << text;
+struct TrainedState {
+  Trained trained;
+  std::int64_t device_bytes = 0, host_bytes = 0;  // of the state
+};
+
+// Two steps that update, and between them one that does not.
+TrainedState trained(const models::Model& model, const plan::LayoutChoices& layout, std::int64_t micro_batches) {
+  GuardedRun run(model, layout, micro_batches);
+  TrainedState out;
+  for (const std::int64_t which : {0, 1, 2}) run.step(which, out.trained, which == 1);
+  out.trained.after = assembled(run.session());
+  out.device_bytes = run.session().state().bytes();
+  out.host_bytes = run.session().state().host_bytes();
+  EXPECT_EQ(run.session().plan(step::Purpose::train).host_state_bytes, out.host_bytes);
+  return out;
+}
+
+void expect_no_change(const HostCase& c) {
+  const models::Model model = model_of(c);
+  plan::LayoutChoices layout = clipped_layout(c.on, model);
+  layout.optimizer = optimizer_of(c);
+  static std::map<std::string, TrainedState> references;
+  TrainedState& device = references[testing::joined(c.optimizer, c.on.name())];
+  if (device.trained.losses.empty()) {
+    put(layout, model, Place::device);
+    device = trained(model, layout, c.on.micro_batches);
+    EXPECT_EQ(device.host_bytes, 0);
+  }
+  put(layout, model, c.place);
+  const TrainedState host = trained(model, layout, c.on.micro_batches);
+  testing::expect_same_bits(host.trained, device.trained);
+  EXPECT_GT(host.host_bytes, 0);
+  EXPECT_EQ(host.device_bytes + host.host_bytes,
+            device.device_bytes + (layout.host.updates ? copies_on_device(model, layout) : 0));
+}
+
+using HostState = CaseTest<HostCase>;
+
+TEST_P(HostState, ChangesNothing) {
+  expect_no_change(GetParam());
+}
+
+// Each optimizer; AdamW with all combinations of micro-batches and flats on the host. The meshes of the world, dtypes,
+// and sharding of the weights take turns, and of other optimizers the combinations too, unless `all`.
+std::vector<HostCase> combinations(bool all) {
+  std::vector<HostCase> out;
+  const std::vector<std::string> optimizers = {"adamw", "exchanging_adamw", "adafactor", "lamb", "muon", "eight_bits"};
+  const std::size_t count = kRankDevice == DeviceKind::cpu ? optimizers.size() : 2;  // the others compute on processors
+  for (std::size_t t = 0; t < count; ++t) {
+    const bool every = all || t == 0;
+    const std::vector<MeshCase> meshes = sharded_meshes();
+    for (std::size_t turn = t; turn < t + (every ? 2 : 1); ++turn) {
+      const Place one = turn % 3 == 0 ? Place::some_on_host : Place::host;
+      const std::vector<Place> places = every ? std::vector{Place::some_on_host, Place::host} : std::vector{one};
+      for (std::size_t m = 0; m < meshes.size(); ++m) {
+        if (!all && m != turn % meshes.size()) continue;
+        for (const DType compute : {DType::f32, DType::bf16}) {
+          if (!all && (compute == DType::bf16) != (turn % 3 != 1)) continue;
+          MeshCase c = meshes[m];
+          c.micro_batches = turn % 2 == 0 ? 3 : 1;
+          c.compute = compute;
+          c.shard_policy = turn / 2 % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
+          c.tied = optimizers[t] != "lamb";
+          for (const Place place : places) out.push_back({optimizers[t], c, place});
+        }
       }
+    }
+  }
+  return out;
+}
+std::vector<HostCase> in_turn() {
+  return the_world->size() > 4 ? std::vector<HostCase>() : combinations(false);  // fewer ranks are enough
+}
+INSTANTIATE_TEST_SUITE_P(InTurn, HostState, ::testing::ValuesIn(in_turn()), CaseName());
+
+using AllHostState = CaseTest<HostCase>;
+
+TEST_P(AllHostState, DISABLED_ChangesNothing) {
+  expect_no_change(GetParam());
+}
+INSTANTIATE_TEST_SUITE_P(AllCombinations, AllHostState, ::testing::ValuesIn(combinations(true)), CaseName());
+
+// The host computes the updates of AdamW: its gradients, weights and moments have the bits of the device's.
+std::vector<HostCase> updates() {
+  std::vector<HostCase> out;
+  if (the_world->size() > 4) return out;  // fewer ranks are enough
+  std::size_t turn = 0;
+  for (MeshCase c : sharded_meshes()) {
+    for (const DType compute : {DType::f32, DType::bf16}) {
+      c.tied = turn % 3 != 0;
+      c.compute = compute;
+      c.shard_policy = turn % 4 < 2 ? ShardPolicy::parameters : ShardPolicy::optimizer;
+      c.micro_batches = turn % 2 == 0 ? 3 : 1;
+      for (const Place place : {Place::some_updated_on_host, Place::updated_on_host})
+        out.push_back({"adamw", c, place});
       ++turn;
     }
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(Updates, HostState, ::testing::ValuesIn(updates()), CaseName());
+
+// A flat of two stages; each stage copies the state of its own flats.
+std::vector<HostCase> stages() {
+  if (the_world->size() == 1) return {};
+  const MeshCase c{.mesh = {.shard = the_world->size() / 2},
+                   .partition = {.stages = 2, .ends = {1, 2}},
+                   .schedule = testing::Schedule::one_forward_one_backward,
+                   .micro_batches = 3,
+                   .compute = DType::bf16};
+  return {{"toy_adamw", c, Place::host}, {"toy_adamw", c, Place::updated_on_host}};
+}
+INSTANTIATE_TEST_SUITE_P(Stages, HostState, ::testing::ValuesIn(stages()), CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HostState);
 
 // The phases of these exchange on the device between them.
 TEST(HostState, UpdatesOfSeveralPhasesOnTheHostAreRejected) {
   const models::Model model(testing::toy_description());
-  plan::LayoutChoices layout = meshes(model).front();
+  plan::LayoutChoices layout = clipped_layout(sharded_meshes().front(), model);
   layout.optimizer = std::make_shared<testing::ExchangingAdamW>();
   put(layout, model, Place::updated_on_host);
   EXPECT_THROW(GuardedRun(model, layout), InternalError);
 }
 
-// A flat of two stages; each stage copies the state of its own flats.
-TEST(HostState, OfStagesChangesNothing) {
-  const int world = the_world->size();
-  if (world == 1) GTEST_SKIP() << "needs two ranks or more";
-  const models::Model model(testing::toy_description());
-  plan::LayoutChoices layout = testing::toy_layout({.shard = world / 2}, model);
-  layout.compute = DType::bf16;
-  layout.partition = {.stages = 2, .ends = {1, 2}};
-  layout.schedule.passes = testing::one_forward_one_backward_of(2);
-  expect_same_on_the_host(model, layout, 3, {Place::host, Place::updated_on_host}, "two stages");
-}
+struct QuantizedCase {
+  MeshCase on;
+  bool transposed = false;
+  Place place = Place::device;
+
+  std::string name() const {
+    return testing::joined(on.name(), testing::name_if(transposed, "transposed"), name_of(place));
+  }
+  friend void PrintTo(const QuantizedCase& c, std::ostream* out) { *out << c.name(); }
+};
+
+using HostStateOfQuantizedWeights = CaseTest<QuantizedCase>;
 
 // Scales are measured on the device before the weights return, and quantizing copies the weights once more.
-TEST(HostState, OfQuantizedWeightsChangesNothing) {
-  if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
-  for (const bool transposed : {false, true}) {
-    const models::Model model = testing::exact_model(true, transposed, true);
-    const comm::MeshSizes mesh = transposed ? meshes(model).back().mesh : meshes(model).front().mesh;
-    plan::LayoutChoices layout = testing::exact_layout(model, mesh);
-    layout.shard_policy = transposed ? ShardPolicy::optimizer : ShardPolicy::parameters;
-    std::vector<Tensors> states;
-    for (const Place place : {Place::device, transposed ? Place::some_on_host : Place::host}) {
-      put(layout, model, place);
-      const auto groups = rank_mesh(layout.mesh);
-      testing::ExactRun run(model, layout, *groups, 2LL * the_world->size());
-      testing::write_exact(run.session());
-      for (int step = 0; step < 3; ++step) run.step(step);
-      states.push_back(assembled(run.session()));
-      run.session().parameters_changed();  // measures them outside of a step
-      EXPECT_TRUE(same_bits(assembled(run.session()), states.back())) << text_of(place);
-      EXPECT_EQ(run.session().state().host_bytes() > 0, place != Place::device);
-    }
-    EXPECT_TRUE(same_bits(states.back(), states.front())) << text_of(layout);
+TEST_P(HostStateOfQuantizedWeights, ChangesNothing) {
+  const QuantizedCase& c = GetParam();
+  const models::Model model = testing::exact_model(true, c.transposed, true);
+  const auto mesh = rank_mesh(c.on.mesh);
+  std::vector<Tensors> states;
+  for (const Place place : {Place::device, c.place}) {
+    plan::LayoutChoices layout = testing::exact_layout(model, c.on.mesh);
+    layout.shard_policy = c.on.shard_policy;
+    put(layout, model, place);
+    testing::ExactRun run(model, layout, *mesh, 2LL * the_world->size());
+    testing::write_exact(run.session());
+    for (int step = 0; step < 3; ++step) run.step(step);
+    states.push_back(assembled(run.session()));
+    run.session().parameters_changed();  // measures them outside of a step
+    EXPECT_TRUE(same_bits(assembled(run.session()), states.back()));
+    EXPECT_EQ(run.session().state().host_bytes() > 0, place != Place::device);
   }
+  EXPECT_TRUE(same_bits(states.back(), states.front()));
+}
+
+std::vector<QuantizedCase> quantized() {
+  if (the_world->size() > 4) return {};  // fewer ranks are enough
+  return {{{.mesh = sharded_meshes().front().mesh}, false, Place::host},
+          {{.mesh = sharded_meshes().back().mesh, .shard_policy = ShardPolicy::optimizer}, true, Place::some_on_host}};
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, HostStateOfQuantizedWeights, ::testing::ValuesIn(quantized()), CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HostStateOfQuantizedWeights);
+
+struct FromTo {
+  Place from, to;
+
+  std::string name() const { return testing::joined(name_of(from), "to", name_of(to)); }
+  friend void PrintTo(const FromTo& c, std::ostream* out) { *out << c.name(); }
+};
+
+using HostStateCheckpoint = CaseTest<FromTo>;
+
+MeshCase last_mesh_in_bf16() {
+  MeshCase c = sharded_meshes().back();
+  c.compute = DType::bf16;
+  return c;
 }
 
 // What one place has saved, the other loads and continues to the same bits.
-TEST(HostState, LoadsWhatTheOtherPlaceHasSaved) {
+TEST_P(HostStateCheckpoint, ContinuesInTheOtherPlace) {
   const models::Model model(testing::toy_description());
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  plan::LayoutChoices layout = meshes(model).back();
-  layout.compute = DType::bf16;
-  Outcome expected;
-  GuardedRun straight(model, layout);
-  for (const std::int64_t which : {0, 1, 2, 3}) straight.step(which, expected);
-  expected.states = assembled(straight.session());
-  for (const Place from : {Place::device, Place::host, Place::updated_on_host}) {
-    const int number = 1 + static_cast<int>(from);
-    Outcome outcome;
-    put(layout, model, from);
-    GuardedRun saving(model, layout);
-    for (const std::int64_t which : {0, 1}) saving.step(which, outcome);
-    train::save(saving.session(), the_world, {.root = root, .keep = 3},
-                {.step = number, .recipe = "{}", .config = "{}"});
-    put(layout, model,
-        from == Place::device ? Place::host
-        : from == Place::host ? Place::updated_on_host
-                              : Place::device);
-    GuardedRun loading(model, layout);
-    checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(number)));
-    engine::load(loading.session(), checkpoint);
-    loading.session().set_progress({.step = 2});
-    EXPECT_TRUE(same_bits(assembled(loading.session()), assembled(saving.session()))) << text_of(from);
-    for (const std::int64_t which : {2, 3}) loading.step(which, outcome);
-    outcome.states = assembled(loading.session());
-    expect_same(outcome, expected, text_of(from));
+  plan::LayoutChoices layout = clipped_layout(last_mesh_in_bf16(), model);
+  static Trained expected;
+  if (expected.losses.empty()) {
+    GuardedRun straight(model, layout);
+    for (const std::int64_t which : {0, 1, 2, 3}) straight.step(which, expected);
+    expected.after = assembled(straight.session());
   }
+  Trained trained;
+  put(layout, model, GetParam().from);
+  GuardedRun saving(model, layout);
+  for (const std::int64_t which : {0, 1}) saving.step(which, trained);
+  train::save(saving.session(), the_world, {.root = root, .keep = 3}, {.step = 1, .recipe = "{}", .config = "{}"});
+  put(layout, model, GetParam().to);
+  GuardedRun loading(model, layout);
+  checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
+  engine::load(loading.session(), checkpoint);
+  loading.session().set_progress({.step = 2});
+  EXPECT_TRUE(same_bits(assembled(loading.session()), assembled(saving.session())));
+  for (const std::int64_t which : {2, 3}) loading.step(which, trained);
+  trained.after = assembled(loading.session());
+  testing::expect_same_bits(trained, expected);
+}
+INSTANTIATE_TEST_SUITE_P(Places, HostStateCheckpoint,
+                         ::testing::Values(FromTo{Place::device, Place::host},
+                                           FromTo{Place::host, Place::updated_on_host},
+                                           FromTo{Place::updated_on_host, Place::device}),
+                         CaseName());
+
+using HostStateSnapshot = CaseTest<HostCase>;
+
+TEST_P(HostStateSnapshot, HasTheStateOfItsStep) {
+  const models::Model model = model_of(GetParam());
+  plan::LayoutChoices layout = clipped_layout(GetParam().on, model);
+  put(layout, model, GetParam().place);
+  GuardedRun run(model, layout);
+  testing::expect_snapshot_of_its_step(run);
 }
 
-TEST(HostState, ASnapshotHasTheStateOfItsStep) {
-  const models::Model model(testing::toy_description());
-  for (const Place place : {Place::some_on_host, Place::some_updated_on_host}) {
-    plan::LayoutChoices layout = meshes(model).front();
-    layout.compute = DType::bf16;
-    put(layout, model, place);
-    GuardedRun run(model, layout);
-    testing::expect_snapshot_of_its_step(run, text_of(place));
-  }
+std::vector<HostCase> snapshots() {
+  MeshCase c = sharded_meshes().front();
+  c.compute = DType::bf16;
+  return {{"", c, Place::some_on_host}, {"", c, Place::some_updated_on_host}};
 }
+INSTANTIATE_TEST_SUITE_P(Places, HostStateSnapshot, ::testing::ValuesIn(snapshots()), CaseName());
 
 // Steps without updates read the rounded weights, which are on the device.
 TEST(HostState, OtherStepsReadTheUpdatedWeights) {
   const models::Model model(testing::toy_description());
-  plan::LayoutChoices layout = meshes(model).back();
-  layout.compute = DType::bf16;
-  std::vector<Outcome> outcomes;
+  plan::LayoutChoices layout = clipped_layout(last_mesh_in_bf16(), model);
+  std::vector<Trained> all;
   for (const Place place : {Place::device, Place::host}) {
     put(layout, model, place);
     GuardedRun run(model, layout, 1, {step::Purpose::train, step::Purpose::gradient_norms, step::Purpose::loss});
-    Outcome& outcome = outcomes.emplace_back();
+    Trained& trained = all.emplace_back();
     for (const std::int64_t which : {0, 1}) {
-      run.step(which, outcome);
+      run.step(which, trained);
       const step::StepOutput norms = run.look(step::Purpose::gradient_norms, 2);
-      outcome.states[cat("norms ", which)] = *norms.parameter_norms;
-      outcome.losses.push_back(norms.result->loss_sum.value());
-      outcome.losses.push_back(run.look(step::Purpose::loss, 3).result->loss_sum.value());
+      trained.after[cat("norms ", which)] = *norms.parameter_norms;
+      trained.losses.push_back(norms.result->loss_sum.value());
+      trained.losses.push_back(run.look(step::Purpose::loss, 3).result->loss_sum.value());
     }
   }
-  EXPECT_NE(outcomes[0].losses[2], outcomes[0].losses[5]);
-  expect_same(outcomes[1], outcomes[0], text_of(layout));
+  EXPECT_NE(all[0].losses[2], all[0].losses[5]);
+  testing::expect_same_bits(all[1], all[0]);
 }
 
+struct FolderCase {
+  bool adapters = false;
+
+  std::string name() const { return adapters ? "adapters" : "all_weights"; }
+  friend void PrintTo(const FolderCase& c, std::ostream* out) { *out << c.name(); }
+};
+
+using HostStateOfFolder = CaseTest<FolderCase>;
+
 // Weights of a folder, and initial values of the adapters that it does not have.
-TEST(HostState, LoadsWeightsAndInitialValues) {
+TEST_P(HostStateOfFolder, HasItsWeightsAndInitialValues) {
   const std::string folder = golden_folder + "/tied";
-  for (const bool adapters : {false, true}) {
-    Recipe recipe;
-    if (adapters) recipe.adapter = {.kind = AdapterKind::lora, .rank = 2, .targets = {"q_proj"}};
-    Problems problems;
-    engine::OpenModel open = engine::open_model(folder, false, problems, engine::changes_of(recipe));
-    ASSERT_EQ(problems.lines(), "");
-    plan::LayoutChoices layout = testing::toy_layout({.shard = the_world->size()}, *open.model);
-    layout.compute = DType::bf16;
-    const auto loaded = [&](Place place) {
-      put(layout, *open.model, place);
-      GuardedRun run(*open.model, layout);
-      engine::load_weights(run.session(), open, 7);
-      EXPECT_EQ(run.session().state().host_bytes() > 0, place == Place::host);
-      const Tensors weights = assembled(run.session());
-      run.enqueue(0);  // reads the rounded weights
-      return std::pair(weights, assembled(run.session()));
-    };
-    const auto device = loaded(Place::device), host = loaded(Place::host);
-    EXPECT_TRUE(same_bits(host.first, device.first)) << adapters;
-    EXPECT_TRUE(same_bits(host.second, device.second)) << adapters;
-  }
+  Recipe recipe;
+  if (GetParam().adapters) recipe.adapter = {.kind = AdapterKind::lora, .rank = 2, .targets = {"q_proj"}};
+  Problems problems;
+  engine::OpenModel open = engine::open_model(folder, false, problems, engine::changes_of(recipe));
+  ASSERT_EQ(problems.lines(), "");
+  plan::LayoutChoices layout = testing::toy_layout({.mesh = {.shard = the_world->size()}}, *open.model);
+  layout.compute = DType::bf16;
+  const auto loaded = [&](Place place) {
+    put(layout, *open.model, place);
+    GuardedRun run(*open.model, layout);
+    engine::load_weights(run.session(), open, 7);
+    EXPECT_EQ(run.session().state().host_bytes() > 0, place == Place::host);
+    const Tensors weights = assembled(run.session());
+    run.enqueue(0);  // reads the rounded weights
+    return std::pair(weights, assembled(run.session()));
+  };
+  const auto device = loaded(Place::device), host = loaded(Place::host);
+  EXPECT_TRUE(same_bits(host.first, device.first));
+  EXPECT_TRUE(same_bits(host.second, device.second));
 }
+INSTANTIATE_TEST_SUITE_P(Folders, HostStateOfFolder, ::testing::Values(FolderCase{false}, FolderCase{true}),
+                         CaseName());
 
 // Each rank alone has enough host memory; all of this machine together have a byte too little. No rank reserves any.
 TEST(HostState, IsRejectedIfTheRanksOfTheMachinePinTooMuch) {
   const models::Model model(testing::toy_description());
-  plan::LayoutChoices layout = testing::toy_layout({.shard = the_world->size()}, model);
+  plan::LayoutChoices layout = testing::toy_layout({.mesh = {.shard = the_world->size()}}, model);
   put(layout, model, Place::host);
   const auto mesh = rank_mesh(layout.mesh);
   const auto cpu = rank_device();

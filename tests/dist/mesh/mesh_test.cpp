@@ -1,6 +1,5 @@
 // Every mesh has the loss and gradients of one rank: sharding, replication, context parallelism, recompute,
 // accumulation, interleaved micro-batches with delayed weight gradients, random delays.
-#include <cstring>
 #include <map>
 #include <tuple>
 
@@ -17,6 +16,7 @@ using testing::MeshCase;
 using testing::meshes;
 using testing::Outcome;
 using testing::run;
+using testing::same_bits;
 
 // The second of two blocks has the window, if there is one.
 models::ModelDescription description_of(const MeshCase& c) {
@@ -29,10 +29,6 @@ Outcome run(const models::Model& model, const MeshCase& c) {
   const plan::LayoutChoices layout = layout_of(c, model);
   const auto mesh = rank_mesh(layout.mesh);
   return run(model, layout, *mesh, c.batch_size(), c.random_delay_s);
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 using Mesh = CaseTest<MeshCase>;

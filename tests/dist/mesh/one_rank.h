@@ -159,4 +159,8 @@ auto on_one_rank(const F& f) {
   return result;
 }
 
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
 }  // namespace hawser::testing

@@ -24,7 +24,7 @@ inline Tensors elements_of(const std::vector<NamedState>& states) {
 // The copies of a snapshot are those of the step that it was taken after, although they begin when later steps would
 // have overwritten the state. Run: has session() and enqueue(step).
 template <class Run>
-void expect_snapshot_of_its_step(Run& run, const std::string& text) {
+void expect_snapshot_of_its_step(Run& run) {
   const auto now = [&] {
     engine::HostCopy copy(run.session());
     copy.fetch();
@@ -40,8 +40,8 @@ void expect_snapshot_of_its_step(Run& run, const std::string& text) {
   for (const std::int64_t which : {2, 3}) run.enqueue(which);
   snapshot.wait();
   run.session().synchronize();
-  EXPECT_TRUE(same_bits(elements_of(snapshot.states()), expected)) << text;
-  EXPECT_FALSE(same_bits(now(), expected)) << text;
+  EXPECT_TRUE(same_bits(elements_of(snapshot.states()), expected));
+  EXPECT_FALSE(same_bits(now(), expected));
 }
 
 }  // namespace hawser::testing

@@ -56,9 +56,6 @@ inline std::vector<float> floats_of(const TensorView& view) {
   return values;
 }
 
-inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 inline bool same_bits(const Tensors& a, const Tensors& b) {
   return std::ranges::equal(
       a, b, [](const auto& x, const auto& y) { return x.first == y.first && same_bits(x.second, y.second); });
@@ -144,6 +141,13 @@ struct Trained {
   step::OptimizerProgress progress;
   auto fields() { return std::tie(losses, clips, before, after, progress); }
 };
+
+inline void expect_same_bits(const Trained& a, const Trained& b) {
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_TRUE(same_bits(a.clips, b.clips));
+  EXPECT_TRUE(same_bits(a.before, b.before));
+  EXPECT_TRUE(same_bits(a.after, b.after));
+}
 
 struct Training {
   std::int64_t micro_batches = 2;                // on each data rank
