@@ -14,22 +14,34 @@ models::ModelDescription description(double dropout) {
 
 constexpr double kDropout = 0.25;
 
+using AttentionDropout = testing::CaseTest<testing::MeshCase>;
+
 // Recompute and backward draw the numbers of forward. With delayed weight gradients the norm has another order.
-TEST(AttentionDropout, EveryPolicyTrainsAlike) {
-  if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
+TEST_P(AttentionDropout, TrainsLikeWithoutRecompute) {
+  const testing::MeshCase& c = GetParam();
   const models::Model model(description(kDropout));
-  plan::LayoutChoices layout = testing::toy_layout({}, model);
-  const testing::Training training{.inputs = {0, 1}};
-  std::map<bool, testing::Trained> saving;  // of the policies that recompute nothing
-  for (const nn::SavePolicy& policy : nn::testing::all_policies()) {
-    layout.policies.assign(layout.policies.size(), policy);
-    const testing::Trained trained = testing::train(model, layout, training);
-    const testing::Trained& plain = saving.try_emplace(policy.delay_weight_gradients, trained).first->second;
-    EXPECT_EQ(trained.losses, plain.losses) << nn::testing::text(policy);
-    EXPECT_TRUE(testing::same_bits(trained.after, plain.after)) << nn::testing::text(policy);
+  const auto trained_with = [&](const testing::MeshCase& on) {
+    return testing::train(model, testing::toy_layout(on, model), {.inputs = {0, 1}});
+  };
+  static std::map<bool, testing::Trained> saving;  // of the policies that recompute nothing
+  for (const bool delayed : {false, true}) {
+    if (!saving.contains(delayed)) saving[delayed] = trained_with({.policy = {.delay_weight_gradients = delayed}});
   }
+  const testing::Trained trained = trained_with(c);
+  const testing::Trained& plain = saving.at(c.policy.delay_weight_gradients);
+  EXPECT_EQ(trained.losses, plain.losses);
+  EXPECT_TRUE(testing::same_bits(trained.after, plain.after));
   EXPECT_LT(testing::difference(saving.at(true).after, saving.at(false).after), 1e-6);
 }
+
+std::vector<testing::MeshCase> every_policy() {
+  std::vector<testing::MeshCase> out;
+  if (the_world->size() > 1) return out;
+  for (const nn::SavePolicy& policy : nn::testing::all_policies()) out.push_back({.policy = policy});
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(EveryPolicy, AttentionDropout, ::testing::ValuesIn(every_policy()), testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AttentionDropout);  // one rank
 
 // A micro-batch of four sequences, or two of two sequences.
 TEST(AttentionDropout, MicroBatchesTrainLikeOne) {

@@ -23,6 +23,7 @@ using testing::outcome_of_mesh;
 using testing::outcome_of_one_rank;
 using testing::toy_layout;
 using testing::Trained;
+using testing::TwoMeshes;
 using testing::Weights;
 
 // Every degree that the world has, folded from shard x context with and without replicas.
@@ -345,13 +346,6 @@ TEST(ExpertRanks, RepeatBitForBit) {
   EXPECT_EQ(first.losses, again.losses);
 }
 
-struct TwoMeshes {
-  MeshCase from, to;
-
-  std::string name() const { return testing::joined(from.name(), "to", to.name()); }
-  friend void PrintTo(const TwoMeshes& c, std::ostream* out) { *out << c.name(); }
-};
-
 using ExpertStates = CaseTest<TwoMeshes>;
 
 // A checkpoint has all experts, whatever ranks they were on.
@@ -380,7 +374,7 @@ std::vector<TwoMeshes> pairs_of_meshes() {
   if (world == 1) return {};
   const MeshCase all = largest(), sharded{.mesh = {.shard = world}},
                  context{.mesh = {.context = 2, .shard = world / 2, .expert = 2}};
-  return {{all, sharded}, {sharded, context}, {context, all}};
+  return testing::each_to_next({all, sharded, context});
 }
 INSTANTIATE_TEST_SUITE_P(Meshes, ExpertStates, ::testing::ValuesIn(pairs_of_meshes()), CaseName());
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ExpertStates);  // one rank has one mesh

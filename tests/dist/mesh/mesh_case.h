@@ -150,6 +150,21 @@ inline void PrintTo(const MeshCase& c, std::ostream* out) {
   *out << c.name();
 }
 
+// What is saved in one case and loaded in another.
+struct TwoMeshes {
+  MeshCase from, to;
+
+  std::string name() const { return joined(from.name(), "to", to.name()); }
+  friend void PrintTo(const TwoMeshes& c, std::ostream* out) { *out << c.name(); }
+};
+
+// Each case to the one after it, and the last to the first.
+inline std::vector<TwoMeshes> each_to_next(const std::vector<MeshCase>& cases) {
+  std::vector<TwoMeshes> out;
+  for (std::size_t i = 0; i < cases.size(); ++i) out.push_back({cases[i], cases[(i + 1) % cases.size()]});
+  return out;
+}
+
 // For tests with a parameter of type C, which has name().
 template <class C>
 class CaseTest : public ::testing::TestWithParam<C> {};

@@ -12,7 +12,7 @@
 namespace hawser {
 namespace tables_test {
 
-using testing::Case;
+using testing::MeshCase;
 using testing::Outcome;
 
 constexpr std::int64_t kTypes = 3;
@@ -106,40 +106,49 @@ models::Model typed(std::atomic<std::int64_t>& sequences, const std::vector<Tabl
   });
 }
 
-// One sequence is missing in the last micro-batch, and the sequences are shorter than the rows for them.
-TEST(Tables, EveryMeshTrainsLikeOneRank) {
-  if (the_world->size() > 4) GTEST_SKIP() << "mesh_1, mesh_2 and mesh_4 run it";
+using Tables = testing::CaseTest<MeshCase>;
+
+TEST_P(Tables, TrainLikeOneRank) {
+  const MeshCase& c = GetParam();
   std::atomic<std::int64_t> sequences = 0;
   const models::Model model = typed(sequences);
-  for (Case c : testing::cases_of_all_meshes()) {
-    c.accumulation = 2;
-    c.missing = 1;
-    c.packed = !c.sharded;
-    c.by_work = !c.sharded;
-    c.checkpointing = c.context > 1 ? Checkpointing::full : Checkpointing::none;
-    c.random_delay_s = 2e-4;
-    const plan::LayoutChoices layout = testing::layout_of(c, model);
-    const std::int64_t batch_size = 2LL * layout.data_ranks() * c.accumulation - c.missing;
-    const auto mesh = rank_mesh(layout.mesh);
-    const Outcome ours = testing::run(model, layout, *mesh, batch_size, c.random_delay_s);
-    const Outcome one = testing::on_one_rank([&] {
-      return testing::run(model, testing::layout_of(testing::Case{.packed = c.packed}, model), *comm::make_self_mesh(),
-                          batch_size, 0);
-    });
-    EXPECT_NEAR(ours.loss, one.loss, 1e-5 * one.loss) << c.text();
-    testing::compare_shards(c, ours, one, 1e-5);
-    double squares = 0;
-    for (const float value : one.gradients.at("layers.1.types.weight")) squares += double{value} * value;
-    EXPECT_GT(squares, 1e-6) << c.text();
-  }
+  const plan::LayoutChoices layout = testing::layout_of(c, model);
+  const auto mesh = rank_mesh(layout.mesh);
+  const Outcome ours = testing::run(model, layout, *mesh, c.batch_size(), c.random_delay_s);
+  const Outcome one = testing::on_one_rank([&] {
+    return testing::run(model, testing::layout_of({.packed = c.packed}, model), *comm::make_self_mesh(), c.batch_size(),
+                        0);
+  });
+  EXPECT_NEAR(ours.loss, one.loss, 1e-5 * one.loss);
+  testing::expect_gradients(c.mesh, ours, one, 1e-5);
+  double squares = 0;
+  for (const float value : one.gradients.at("layers.1.types.weight")) squares += double{value} * value;
+  EXPECT_GT(squares, 1e-6);
 }
+
+// One sequence is missing in the last micro-batch, and the sequences are shorter than the rows for them.
+std::vector<MeshCase> every_mesh() {
+  std::vector<MeshCase> out;
+  if (the_world->size() > 4) return out;  // long on eight ranks
+  for (MeshCase c : testing::meshes()) {
+    c.micro_batches = 2;
+    c.missing = 1;
+    c.packed = c.by_work = !c.mesh.shard_context;
+    c.policy.checkpointing = c.mesh.context > 1 ? Checkpointing::full : Checkpointing::none;
+    c.random_delay_s = 2e-4;
+    out.push_back(c);
+  }
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, Tables, ::testing::ValuesIn(every_mesh()), testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Tables);
 
 // What fills an incomplete round of an evaluation has neither tokens nor sequences.
 TEST(Tables, FillersOfAnEvaluationHaveNoEntries) {
   if (the_world->size() > 1) GTEST_SKIP() << "mesh_1 runs it";
   std::atomic<std::int64_t> sequences = 0;
   const models::Model model = typed(sequences);
-  plan::LayoutChoices layout = testing::layout_of(testing::Case{}, model);
+  plan::LayoutChoices layout = testing::layout_of({}, model);
   const auto self = comm::make_self_mesh();
   const testing::ToySteps steps(model, layout, self->coordinate(), 3);  // micro-batches of two sequences and of one
   layout.forward_micro_batches = 3;
@@ -152,7 +161,7 @@ TEST(Tables, FillersOfAnEvaluationHaveNoEntries) {
 
 std::string rejection(const models::Model& model, step::Purpose purpose = step::Purpose::train) {
   try {
-    plan::plan_rank(model, plan::derive(testing::layout_of(testing::Case{}, model), model), purpose, 0);
+    plan::plan_rank(model, plan::derive(testing::layout_of({}, model), model), purpose, 0);
   } catch (const InternalError& error) {
     return error.what();
   }
