@@ -195,6 +195,41 @@ inline plan::LayoutChoices exact_layout(const models::Model& model, const comm::
   return layout;
 }
 
+struct ExactCase {
+  MeshCase on;
+  int sequences = 2;  // of a micro-batch: a step has as many micro-batches as its batch takes
+
+  std::string name() const { return joined(on.name(), name_if(sequences == 1, "one_sequence")); }
+  friend void PrintTo(const ExactCase& c, std::ostream* out) { *out << c.name(); }
+};
+
+// Each mesh with a split into micro-batches, and what else must not change a bit.
+inline std::vector<ExactCase> exact_cases() {
+  std::vector<ExactCase> out;
+  for (MeshCase c : sharded_meshes()) {
+    const std::size_t i = out.size() + static_cast<std::size_t>(the_world->size());
+    c.compute = DType::f32;
+    c.shard_policy = i % 3 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
+    c.policy.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
+    c.policy.delay_weight_gradients = i % 3 == 1;
+    c.in_flight = i % 3 == 1 ? 2 : 1;
+    out.push_back({c, i % 2 == 0 ? 1 : 2});
+  }
+  return out;
+}
+
+inline plan::LayoutChoices with_options(plan::LayoutChoices layout, const ExactCase& c) {
+  layout.accumulation = c.on.accumulation;
+  layout.batch_sizes.sequences = c.sequences;
+  layout.shard_policy = c.on.shard_policy;
+  for (nn::SavePolicy& policy : layout.policies) {
+    policy.checkpointing = c.on.policy.checkpointing;
+    policy.delay_weight_gradients = c.on.policy.delay_weight_gradients;
+  }
+  layout.schedule.group = c.on.in_flight;
+  return layout;
+}
+
 // Element `at` of the layers' weights, and of the embedding: 4 in column 0.
 inline float exact_value(const nn::Flat& flat, std::int64_t at, std::int64_t width) {
   constexpr std::array<float, 8> kWeights = {0.25f, 0, 0, -0.25f, 0, 0, 0.5f, 0};

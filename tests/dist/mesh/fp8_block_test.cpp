@@ -10,28 +10,43 @@ namespace fp8_block_test {
 using testing::assembled;
 using testing::fp8_block_layout;
 using testing::fp8_block_model;
-using testing::text_of;
 using testing::whole_batch;
 
-TEST(Fp8Block, EveryMeshAndSplitHasTheBitsOfOneRank) {
-  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
-  const testing::Tensors one = testing::expect_the_bits_of_one_rank(fp8_block_model(), fp8_block_layout);
+using Fp8Block = testing::CaseTest<testing::ExactCase>;
+
+TEST_P(Fp8Block, HasTheBitsOfOneRank) {
+  static const testing::Tensors one =
+      testing::trained_on_one_rank(fp8_block_model(), fp8_block_layout(fp8_block_model(), {}));
   for (const auto& [name, values] : one) EXPECT_FALSE(name.starts_with("quantization/")) << name;
+  testing::expect_the_bits_of(one, fp8_block_model(), fp8_block_layout, GetParam());
 }
 
-TEST(Fp8Block, EveryMeshHasTheBitsOfOneRankWithFrozenWeights) {
-  if (the_world->size() > 2) GTEST_SKIP() << "mesh_2 runs it";
-  testing::expect_the_bits_of_one_rank(fp8_block_model(true), fp8_block_layout);
+std::vector<testing::ExactCase> on_up_to(int ranks) {
+  return the_world->size() > ranks ? std::vector<testing::ExactCase>() : testing::exact_cases();
 }
+INSTANTIATE_TEST_SUITE_P(Meshes, Fp8Block, ::testing::ValuesIn(on_up_to(4)), testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Fp8Block);  // long on eight ranks
+
+using Fp8BlockWithFrozenWeights = testing::CaseTest<testing::ExactCase>;
+
+TEST_P(Fp8BlockWithFrozenWeights, HasTheBitsOfOneRank) {
+  static const testing::Tensors one =
+      testing::trained_on_one_rank(fp8_block_model(true), fp8_block_layout(fp8_block_model(true), {}));
+  testing::expect_the_bits_of(one, fp8_block_model(true), fp8_block_layout, GetParam());
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, Fp8BlockWithFrozenWeights, ::testing::ValuesIn(on_up_to(2)), testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Fp8BlockWithFrozenWeights);
 
 TEST(Fp8Block, AResumedRunHasTheBitsOfOneThatDidNotStop) {
   if (the_world->size() > 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
   testing::expect_the_bits_of_a_run_without_a_stop(fp8_block_model(), fp8_block_layout, false);
 }
 
+using Fp8BlockInputs = testing::CaseTest<testing::MeshCase>;
+
 // A rank rounds the weights that it has gathered: the plain run differs, and one without saved FP8 inputs does not.
-TEST(Fp8Block, InputsSavedInFp8ChangeNoBit) {
-  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+TEST_P(Fp8BlockInputs, ThatAreSavedChangeNoBit) {
+  const testing::MeshCase& c = GetParam();
   const models::Model plain(testing::toy_description(false));
   const models::Model model(testing::toy_description(false),
                             nn::with_weights_quantized_on_use(nn::common_domain, [](int) { return true; }));
@@ -46,30 +61,36 @@ TEST(Fp8Block, InputsSavedInFp8ChangeNoBit) {
     trained.after = the_world->size() > 1 ? assembled(session) : testing::states_of(session);
     return std::pair{trained, session.planned_bytes()};
   };
-  constexpr std::array kWays = {Checkpointing::none, Checkpointing::selective, Checkpointing::full};
-  int i = the_world->size();
-  for (const plan::LayoutChoices& base : testing::meshes(model)) {
-    const auto mesh = rank_mesh(base.mesh);
-    plan::LayoutChoices layout = base;
-    layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
-    const auto [exact, exact_bytes] = run(plain, layout, *mesh);
-    plan::set_formats(layout, model, {.scaling = Fp8Scaling::block});
-    for (nn::SavePolicy& policy : layout.policies) {
-      policy.checkpointing = kWays[static_cast<std::size_t>(i) % kWays.size()];
-      policy.delay_weight_gradients = i % 2 == 0;
-    }
-    const auto [saved, saved_bytes] = run(model, layout, *mesh);
-    for (nn::SavePolicy& policy : layout.policies) policy.fp8_inputs = false;
-    const auto [unsaved, unsaved_bytes] = run(model, layout, *mesh);
-    const std::string what = cat(text_of(layout), ", checkpointing ", i++ % kWays.size());
-    EXPECT_EQ(saved.losses, unsaved.losses) << what;
-    EXPECT_NE(saved.losses, exact.losses) << what;
-    EXPECT_NEAR(saved.losses[0], exact.losses[0], 0.02 * exact.losses[0]) << what;
-    ASSERT_EQ(saved.after.size(), unsaved.after.size());
-    for (const auto& [name, values] : unsaved.after)
-      EXPECT_TRUE(saved.after.at(name) == values) << what << ": " << name;
-  }
+  const auto mesh = rank_mesh(c.mesh);
+  testing::MeshCase saving_all = c;
+  saving_all.policy = {};
+  const auto [exact, exact_bytes] = run(plain, testing::clipped_layout(saving_all, plain), *mesh);
+  plan::LayoutChoices layout = testing::clipped_layout(c, model);
+  plan::set_formats(layout, model, {.scaling = Fp8Scaling::block});
+  const auto [saved, saved_bytes] = run(model, layout, *mesh);
+  for (nn::SavePolicy& policy : layout.policies) policy.fp8_inputs = false;
+  const auto [unsaved, unsaved_bytes] = run(model, layout, *mesh);
+  EXPECT_EQ(saved.losses, unsaved.losses);
+  EXPECT_NE(saved.losses, exact.losses);
+  EXPECT_NEAR(saved.losses[0], exact.losses[0], 0.02 * exact.losses[0]);
+  ASSERT_EQ(saved.after.size(), unsaved.after.size());
+  for (const auto& [name, values] : unsaved.after) EXPECT_TRUE(saved.after.at(name) == values) << name;
 }
+
+std::vector<testing::MeshCase> ways_to_recompute() {
+  std::vector<testing::MeshCase> out;
+  if (the_world->size() > 4) return out;  // long on eight ranks
+  constexpr std::array kWays = {Checkpointing::none, Checkpointing::selective, Checkpointing::full};
+  for (testing::MeshCase c : testing::sharded_meshes()) {
+    const std::size_t i = out.size() + static_cast<std::size_t>(the_world->size());
+    c.compute = DType::f32;
+    c.policy = {.checkpointing = kWays[i % kWays.size()], .delay_weight_gradients = i % 2 == 0};
+    out.push_back(c);
+  }
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, Fp8BlockInputs, ::testing::ValuesIn(ways_to_recompute()), testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Fp8BlockInputs);
 
 // Pieces of rows, slices of W, and W of q, k and v in two parameters, since two tensor ranks have copies of one
 // key-value head: what they change of a gradient is less than a quarter of what FP8 changes of it.
@@ -80,8 +101,8 @@ TEST(Fp8Block, TensorRanksHaveTheGradientsOfOneRank) {
   const comm::MeshSizes sizes{.tensor = 2, .kv_copies = testing::kv_copies(whole, 2)};
   const auto pair = rank_mesh(sizes);
   const auto gradients = [&](const models::Model& model, comm::Mesh& mesh, bool fp8) {
-    plan::LayoutChoices layout = testing::toy_layout(mesh.sizes(), model);
-    layout.gradient_clip.reset();
+    plan::LayoutChoices layout = testing::toy_layout({.mesh = mesh.sizes()}, model);
+    layout.gradient_clip = 0;
     layout.sequence_parallel = mesh.sizes().tensor > 1;
     for (nn::SavePolicy& policy : layout.policies) policy.checkpointing = Checkpointing::full;
     if (fp8) plan::set_formats(layout, model, {.scaling = Fp8Scaling::block});
@@ -117,9 +138,9 @@ TEST(Fp8Block, TensorRanksHaveTheGradientsOfOneRank) {
   EXPECT_NEAR(loss, one_loss, 1e-3 * one_loss);
   ASSERT_EQ(of_half.size(), of_one.size());
   for (const auto& [name, values] : of_one) {
-    const testing::Tensors alone{{name, values}};
-    const double of_fp8 = testing::difference({{name, exact.at(name)}}, alone);
-    EXPECT_LT(testing::difference({{name, of_half.at(name)}}, alone), 0.25 * of_fp8) << name;
+    const testing::Tensors expected{{name, values}};
+    const double of_fp8 = testing::difference({{name, exact.at(name)}}, expected);
+    EXPECT_LT(testing::difference({{name, of_half.at(name)}}, expected), 0.25 * of_fp8) << name;
   }
 }
 

@@ -58,27 +58,11 @@ inline Tensors trained_on_one_rank(const models::Model& model, const plan::Layou
   return on_one_rank([&] { return trained(model, layout, *comm::make_self_mesh(), false); });
 }
 
-// On every mesh, with ways to accumulate, to recompute and to shard. Returns what one rank has.
-inline Tensors expect_the_bits_of_one_rank(const models::Model& model, LayoutOf layout_of) {
-  const Tensors one = trained_on_one_rank(model, layout_of(model, {}));
-  int i = the_world->size();
-  for (const plan::LayoutChoices& of : meshes(model)) {
-    plan::LayoutChoices layout = layout_of(model, of.mesh);
-    layout.accumulation = of.accumulation;
-    layout.batch_sizes.sequences = i % 2 == 0 ? 1 : 2;
-    layout.shard_policy = i % 3 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
-    for (nn::SavePolicy& policy : layout.policies) {
-      policy.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
-      policy.delay_weight_gradients = i % 3 == 1;
-    }
-    layout.schedule.group = i % 3 == 1 ? 2 : 1;
-    ++i;
-    const auto mesh = rank_mesh(layout.mesh);
-    const Tensors many = trained(model, layout, *mesh, true);
-    EXPECT_EQ(many.size(), one.size());
-    for (const auto& [name, values] : one) EXPECT_TRUE(many.at(name) == values) << text_of(layout) << ": " << name;
-  }
-  return one;
+inline void expect_the_bits_of(const Tensors& one, const models::Model& model, LayoutOf layout_of, const ExactCase& c) {
+  const auto mesh = rank_mesh(c.on.mesh);
+  const Tensors ours = trained(model, with_options(layout_of(model, c.on.mesh), c), *mesh, true);
+  EXPECT_EQ(ours.size(), one.size());
+  for (const auto& [name, values] : one) EXPECT_TRUE(ours.at(name) == values) << name;
 }
 
 // A run that stops in the middle of a history and resumes on another mesh has the bits of one that did not stop.
@@ -88,7 +72,7 @@ inline void expect_the_bits_of_a_run_without_a_stop(const models::Model& model, 
   const Tensors expected = trained_on_one_rank(model, layout_of(model, {}));
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  const std::vector<plan::LayoutChoices> all = meshes(model);
+  const std::vector<MeshCase> all = sharded_meshes();
   constexpr int kBefore = 2;
   {
     const plan::LayoutChoices layout = layout_of(model, all.front().mesh);

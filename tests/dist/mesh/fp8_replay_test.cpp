@@ -14,7 +14,6 @@ using testing::fp8_layout;
 using testing::fp8_model;
 using testing::kFp8Steps;
 using testing::Tensors;
-using testing::text_of;
 using testing::whole_batch;
 using testing::without_head;
 
@@ -115,13 +114,17 @@ Grown grown_on_one_rank(const models::Model& model, const nn::Fp8Options& option
   });
 }
 
+using Fp8Replay = testing::CaseTest<testing::ExactCase>;
+
 // A step that saturates is skipped, and so are those in flight after it; replayed, it has the bits of a run that had
-// the new scales from its start. Every mesh and way to recompute agrees.
-TEST(Fp8, ASaturatedStepIsReplayed) {
-  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+// the new scales from its start.
+const Grown& replayed_on_one_rank() {
+  static Grown one;
+  if (!one.states.empty()) return one;
   const models::Model model = fp8_model();
-  const auto [replays, expected] = grown_on_one_rank(model, guarded());
-  ASSERT_FALSE(replays.steps.empty());
+  one = grown_on_one_rank(model, guarded());
+  const GrowingRun::Replays& replays = one.replays;
+  EXPECT_FALSE(replays.steps.empty());
   EXPECT_LT(replays.steps.size(), 8u);
   for (const std::int64_t step : replays.steps) EXPECT_EQ(step, GrowingRun::kGrows);
   EXPECT_GT(replays.saturation, 0.01f);
@@ -129,35 +132,45 @@ TEST(Fp8, ASaturatedStepIsReplayed) {
 
   const Grown refreshed = grown_on_one_rank(model, guarded(1), replays.tables);
   EXPECT_TRUE(refreshed.replays.steps.empty());
-  EXPECT_TRUE(refreshed.states == expected);
+  EXPECT_TRUE(refreshed.states == one.states);
 
   const Grown without = grown_on_one_rank(model, guarded(1));
   EXPECT_TRUE(without.replays.steps.empty());
-  EXPECT_FALSE(without.states == expected);
-
-  int i = the_world->size();
-  for (const plan::LayoutChoices& of : testing::meshes(model)) {
-    plan::LayoutChoices layout = fp8_layout(model, of.mesh);
-    layout.accumulation = of.accumulation;
-    layout.batch_sizes.sequences = i % 2 == 0 ? 1 : 2;
-    for (nn::SavePolicy& policy : layout.policies) {
-      policy.checkpointing = i % 2 == 0 ? Checkpointing::full : Checkpointing::none;
-      policy.delay_weight_gradients = i % 3 == 1;
-    }
-    ++i;
-    const auto mesh = rank_mesh(layout.mesh);
-    GrowingRun many(model, layout, *mesh, guarded(), true);
-    EXPECT_EQ(many.go_on().steps, replays.steps) << text_of(layout);
-    const Tensors states = many.states();
-    for (const auto& [name, values] : expected)
-      EXPECT_TRUE(states.at(name) == values) << text_of(layout) << ": " << name;
-  }
+  EXPECT_FALSE(without.states == one.states);
+  return one;
 }
+
+// Every mesh and way to recompute agrees.
+TEST_P(Fp8Replay, HasTheBitsOfOneRank) {
+  const auto& [replays, expected] = replayed_on_one_rank();
+  const testing::ExactCase& c = GetParam();
+  const models::Model model = fp8_model();
+  const auto mesh = rank_mesh(c.on.mesh);
+  GrowingRun run(model, testing::with_options(fp8_layout(model, c.on.mesh), c), *mesh, guarded(), true);
+  EXPECT_EQ(run.go_on().steps, replays.steps);
+  const Tensors states = run.states();
+  for (const auto& [name, values] : expected) EXPECT_TRUE(states.at(name) == values) << name;
+}
+
+std::vector<testing::ExactCase> replayed() {
+  std::vector<testing::ExactCase> out;
+  if (the_world->size() > 4) return out;  // long on eight ranks
+  for (testing::ExactCase c : testing::exact_cases()) {
+    const std::size_t i = out.size() + static_cast<std::size_t>(the_world->size());
+    c.on.shard_policy = ShardPolicy::parameters;
+    c.on.policy.checkpointing = i % 2 == 0 ? Checkpointing::full : Checkpointing::none;
+    c.on.in_flight = 1;
+    out.push_back(c);
+  }
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, Fp8Replay, ::testing::ValuesIn(replayed()), testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Fp8Replay);
 
 // What a pass computes again is not counted again, and the micro-batches of a step count together.
 TEST(Fp8, SaturatedElementsAreCountedOnce) {
   const models::Model model = fp8_model();
-  const plan::LayoutChoices base = fp8_layout(model, testing::meshes(model).front().mesh);
+  const plan::LayoutChoices base = fp8_layout(model, testing::sharded_meshes().front().mesh);
   const auto mesh = rank_mesh(base.mesh);
   const auto records = [&](Checkpointing checkpointing, bool delayed) {
     plan::LayoutChoices layout = base;
@@ -180,32 +193,33 @@ TEST(Fp8, SaturatedElementsAreCountedOnce) {
   EXPECT_EQ(records(Checkpointing::full, true), once);
 }
 
+using Fp8Saturation = testing::CaseTest<testing::MeshCase>;
+
 // A step is skipped on all ranks if the values of one are saturated.
-TEST(Fp8, OneRankSaturatesForAll) {
+TEST_P(Fp8Saturation, OfOneRankIsThatOfAll) {
   const models::Model model = fp8_model();
-  for (const plan::LayoutChoices& of : testing::meshes(model)) {
-    const plan::LayoutChoices layout = fp8_layout(model, of.mesh);
-    const auto mesh = rank_mesh(layout.mesh);
-    GrowingRun run(model, layout, *mesh, guarded(), true);
-    testing::write_exact(run.run().session());
-    if (the_world->rank().value() == the_world->size() - 1) {
-      for (const step::StateTable& table : run.run().session().state().tables()) {
-        if (table.name.starts_with("quantization/scale/")) *table.view.data<float>() = 0x1p-20f;
-      }
+  const plan::LayoutChoices layout = fp8_layout(model, GetParam().mesh);
+  const auto mesh = rank_mesh(layout.mesh);
+  GrowingRun run(model, layout, *mesh, guarded(), true);
+  testing::write_exact(run.run().session());
+  if (the_world->rank().value() == the_world->size() - 1) {
+    for (const step::StateTable& table : run.run().session().state().tables()) {
+      if (table.name.starts_with("quantization/scale/")) *table.view.data<float>() = 0x1p-20f;
     }
-    const step::StepResult result = *run.run().step(GrowingRun::kGrows).result;
-    EXPECT_EQ(result.skipped(), step::Skip::saturated) << text_of(layout);
-    const std::string mine = cat(result.saturation, " of ", result.saturated_site);
-    for (const std::string& theirs : the_world->all_gather_strings(mine)) EXPECT_EQ(theirs, mine) << text_of(layout);
   }
+  const step::StepResult result = *run.run().step(GrowingRun::kGrows).result;
+  EXPECT_EQ(result.skipped(), step::Skip::saturated);
+  const std::string mine = cat(result.saturation, " of ", result.saturated_site);
+  for (const std::string& theirs : the_world->all_gather_strings(mine)) EXPECT_EQ(theirs, mine);
 }
+INSTANTIATE_TEST_SUITE_P(Meshes, Fp8Saturation, ::testing::ValuesIn(testing::sharded_meshes()), testing::CaseName());
 
 // After the last replay that is allowed, a step counts although it saturates.
 TEST(Fp8, AStepIsReplayedAFewTimesOnly) {
   const models::Model model = fp8_model();
   nn::Fp8Options options = guarded();
   options.max_replays = 1;
-  const plan::LayoutChoices layout = fp8_layout(model, testing::meshes(model).front().mesh);
+  const plan::LayoutChoices layout = fp8_layout(model, testing::sharded_meshes().front().mesh);
   const auto mesh = rank_mesh(layout.mesh);
   GrowingRun run(model, layout, *mesh, options, true);
   const auto raise = [&] {
@@ -232,7 +246,7 @@ TEST(Fp8, ACheckpointBeforeAReplayResumes) {
   ASSERT_FALSE(replays.steps.empty());
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  const std::vector<plan::LayoutChoices> meshes = testing::meshes(model);
+  const std::vector<testing::MeshCase> meshes = testing::sharded_meshes();
   step::OptimizerProgress progress;
   {
     const plan::LayoutChoices layout = fp8_layout(model, meshes.front().mesh);
