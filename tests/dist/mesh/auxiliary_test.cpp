@@ -112,13 +112,13 @@ plan::LayoutChoices layout_of(const comm::MeshSizes& mesh, const models::Model& 
   return layout;
 }
 
-struct Result {
+struct TrainedLosses {
   std::vector<double> losses, auxiliary;
   Tensors after;
   auto fields() { return std::tie(losses, auxiliary, after); }
 };
 
-Result trained(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh, bool alone) {
+TrainedLosses trained(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh, bool one_rank) {
   const testing::ToySteps steps(model, layout, mesh.coordinate(), layout.batch_sizes.sequences * layout.data_ranks(),
                                 true);
   EXPECT_EQ(layout.micro_batches, 1);
@@ -127,7 +127,7 @@ Result trained(const models::Model& model, plan::LayoutChoices layout, comm::Mes
                           {.replay = true});
   session.initialise(3);
   session.set_progress({.loss_scale = 8});
-  Result result;
+  TrainedLosses result;
   for (int i = 0; i < 3; ++i) {
     step::StepInput input = steps.input(i);
     input.record.learning_rate = 0.01f;
@@ -136,7 +136,7 @@ Result trained(const models::Model& model, plan::LayoutChoices layout, comm::Mes
     result.losses.push_back(output.result->loss_sum.value());
     result.auxiliary.push_back(output.result->auxiliary_loss);
   }
-  result.after = alone ? testing::states_of(session) : testing::assembled(session);
+  result.after = one_rank ? testing::states_of(session) : testing::assembled(session);
   return result;
 }
 
@@ -152,30 +152,38 @@ double distance(const Tensors& a, const Tensors& b) {
   return std::sqrt(difference / norm);
 }
 
-TEST(AuxiliaryLoss, ManyRanksTrainLikeOne) {
+using AuxiliaryLoss = testing::CaseTest<testing::MeshCase>;
+
+TEST_P(AuxiliaryLoss, TrainsLikeOneRank) {
+  const testing::MeshCase& c = GetParam();
+  const SquaredMean loss(static_cast<double>(2 * c.data_ranks() * kLength));
+  const models::Model model = scored(loss);
+  plan::LayoutChoices layout = layout_of(c.mesh, model, 2);
+  for (auto& policy : layout.policies) policy = c.policy;
+  const auto mesh = rank_mesh(c.mesh);
+  const TrainedLosses ours = trained(model, layout, *mesh, false);
+  const TrainedLosses one = testing::on_one_rank(
+      [&] { return trained(model, layout_of({}, model, 2 * c.data_ranks()), *comm::make_self_mesh(), true); });
+  for (std::size_t i = 0; i < one.losses.size(); ++i) {
+    EXPECT_NEAR(ours.losses[i], one.losses[i], 1e-5 * one.losses[i]);
+    EXPECT_NEAR(ours.auxiliary[i], one.auxiliary[i], 1e-4 * one.auxiliary[i]);  // its sum cancels
+  }
+  EXPECT_GT(one.auxiliary.front(), 1e-3);
+  EXPECT_NE(one.auxiliary.back(), one.auxiliary.front());
+  EXPECT_LT(distance(ours.after, one.after), 1e-5);
+}
+
+std::vector<testing::MeshCase> up_to_four_context_ranks() {
+  std::vector<testing::MeshCase> out;
   const int world = the_world->size();
   for (int context = 1; context <= std::min(world, 4); context *= 2) {
-    for (const bool sharded : {true, false}) {
-      const int data = world / context;
-      const comm::MeshSizes sizes{.context = context, .shard = sharded ? data : 1, .replicate = sharded ? 1 : data};
-      const SquaredMean loss(static_cast<double>(2 * data * kLength));
-      const models::Model model = scored(loss);
-      plan::LayoutChoices layout = layout_of(sizes, model, 2);
-      for (auto& policy : layout.policies) policy.checkpointing = sharded ? Checkpointing::full : Checkpointing::none;
-      const auto mesh = rank_mesh(sizes);
-      const Result many = trained(model, layout, *mesh, false);
-      const Result one = testing::on_one_rank(
-          [&] { return trained(model, layout_of({}, model, 2 * data), *comm::make_self_mesh(), true); });
-      for (std::size_t i = 0; i < one.losses.size(); ++i) {
-        EXPECT_NEAR(many.losses[i], one.losses[i], 1e-5 * one.losses[i]);
-        EXPECT_NEAR(many.auxiliary[i], one.auxiliary[i], 1e-4 * one.auxiliary[i]);  // its sum cancels
-      }
-      EXPECT_GT(one.auxiliary.front(), 1e-3);
-      EXPECT_NE(one.auxiliary.back(), one.auxiliary.front());
-      EXPECT_LT(distance(many.after, one.after), 1e-5) << "context " << context;
-    }
+    const int data = world / context;
+    out.push_back({.mesh = {.context = context, .shard = data}, .policy = {.checkpointing = Checkpointing::full}});
+    out.push_back({.mesh = {.context = context, .replicate = data}});
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(Meshes, AuxiliaryLoss, ::testing::ValuesIn(up_to_four_context_ranks()), testing::CaseName());
 
 // The gradient is that of the model's loss and the auxiliary loss together: as the model's does not depend on the
 // scores, theirs is a difference of auxiliary losses, which are quadratic.

@@ -7,25 +7,24 @@ namespace hawser {
 namespace moe_test {
 
 using testing::Tensors;
-using testing::text_of;
 
-struct Trained {
+struct TrainedRouters {
   std::vector<double> losses, auxiliary;
   std::vector<std::vector<float>> statistics;  // of each step
   Tensors first, after;                        // the states after the first step and the last
   auto fields() { return std::tie(losses, auxiliary, statistics, first, after); }
 };
 
-Trained trained(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh, std::int64_t batch_size,
-                bool alone) {
+TrainedRouters trained(const models::Model& model, plan::LayoutChoices layout, comm::Mesh& mesh,
+                       std::int64_t batch_size, bool one_rank) {
   const testing::ToySteps steps(model, layout, mesh.coordinate(), batch_size);
   const auto device = rank_device({.threads = 1, .random_delay_s = 2e-4, .delay_seed = 5});
   engine::Session session(model, plan::derive(layout, model), *device, mesh, {step::Purpose::train}, std::nullopt,
                           {.replay = true});
   session.initialise(3);
   session.set_progress({.loss_scale = 8});
-  Trained result;
-  const auto states = [&] { return alone ? testing::states_of(session) : testing::assembled(session); };
+  TrainedRouters result;
+  const auto states = [&] { return one_rank ? testing::states_of(session) : testing::assembled(session); };
   for (int i = 0; i < 2; ++i) {
     step::StepInput input = steps.input(i);
     input.record.learning_rate = 0.01f;
@@ -60,60 +59,66 @@ std::int64_t tokens_of(const std::vector<float>& statistics, std::int64_t expert
   return static_cast<std::int64_t>(statistics[static_cast<std::size_t>(2 * experts + 1)]);
 }
 
-void expect_equal(const Trained& many, const Trained& one, std::int64_t experts, const std::string& text) {
+void expect_equal(const TrainedRouters& many, const TrainedRouters& one, std::int64_t experts) {
   const auto size = static_cast<std::size_t>(ops::router_statistics_size(experts));
   for (std::size_t i = 0; i < one.losses.size(); ++i) {
-    EXPECT_NEAR(many.losses[i], one.losses[i], 1e-5 * one.losses[i]) << text;
-    EXPECT_NEAR(many.auxiliary[i], one.auxiliary[i], 1e-5 * one.auxiliary[i]) << text;
+    EXPECT_NEAR(many.losses[i], one.losses[i], 1e-5 * one.losses[i]);
+    EXPECT_NEAR(many.auxiliary[i], one.auxiliary[i], 1e-5 * one.auxiliary[i]);
     ASSERT_EQ(many.statistics[i].size(), one.statistics[i].size());
     for (std::size_t s = 0; s < one.statistics[i].size(); ++s) {
       const double expected = one.statistics[i][s], got = many.statistics[i][s];
       const bool count = s % size < static_cast<std::size_t>(experts) || s % size >= size - 2;
       if (count) {
-        EXPECT_EQ(got, expected) << text << ": step " << i << ", statistic " << s;
+        EXPECT_EQ(got, expected) << "step " << i << ", statistic " << s;
       }
-      EXPECT_NEAR(got, expected, 1e-4 * expected) << text;
+      EXPECT_NEAR(got, expected, 1e-4 * expected);
     }
   }
-  EXPECT_LT(distance(many.first, one.first, "optimizer/exp_avg/"), 2e-5) << text;  // the gradients
-  EXPECT_LT(distance(many.after, one.after, ""), 1e-3) << text;  // AdamW magnifies differences of small gradients
+  EXPECT_LT(distance(many.first, one.first, "optimizer/exp_avg/"), 2e-5);  // the gradients
+  EXPECT_LT(distance(many.after, one.after, ""), 1e-3);  // AdamW magnifies differences of small gradients
+}
+
+using Experts = testing::CaseTest<testing::MeshCase>;
+
+TEST_P(Experts, TrainLikeOneRank) {
+  const testing::MeshCase& c = GetParam();
+  const models::Model model(testing::toy_with_experts());
+  const std::int64_t experts = model.description().blocks[0].moe->experts;
+  const plan::LayoutChoices layout = testing::clipped_layout(c, model);
+  const std::int64_t sequences = 2LL * c.data_ranks(), batch_size = c.batch_size();
+  const auto mesh = rank_mesh(layout.mesh);
+  const TrainedRouters many = trained(model, layout, *mesh, batch_size, false);
+  plan::LayoutChoices of_one;
+  of_one.batch_sizes = testing::toy_batch(1);
+  of_one.batch_sizes.sequences = sequences;
+  of_one.policies.assign(static_cast<std::size_t>(model.layers()), {});
+  of_one.gradient_clip = layout.gradient_clip;
+  const TrainedRouters one =
+      testing::on_one_rank([&] { return trained(model, of_one, *comm::make_self_mesh(), batch_size, true); });
+  expect_equal(many, one, experts);
+  EXPECT_GT(one.auxiliary.front(), 0.3);  // balanced: 1, times the coefficient
+  // Padding rows count nowhere.
+  EXPECT_LT(tokens_of(one.statistics[0], experts), batch_size * testing::kToyLength);
+  double chosen = 0;
+  for (std::size_t e = 0; e < static_cast<std::size_t>(experts); ++e) chosen += one.statistics[0][e];
+  EXPECT_EQ(chosen, 2.0 * static_cast<double>(tokens_of(one.statistics[0], experts)));
 }
 
 // Every mesh, packed documents with padding, policies in turn. A micro-batch of all ranks together is one of one rank.
-TEST(Experts, ManyRanksTrainLikeOne) {
-  const models::Model model(testing::toy_with_experts());
-  const std::int64_t experts = model.description().blocks[0].moe->experts;
+std::vector<testing::MeshCase> in_turn() {
   constexpr Checkpointing kPolicies[] = {Checkpointing::none, Checkpointing::full, Checkpointing::gate_up,
                                          Checkpointing::selective};
-  std::size_t turn = static_cast<std::size_t>(the_world->size());
-  for (plan::LayoutChoices layout : testing::meshes(model)) {
-    layout.compute = DType::f32;
-    const bool twice = turn % 2 == 0;  // two micro-batches
-    for (auto& policy : layout.policies) {
-      policy.checkpointing = kPolicies[turn % 4];
-      policy.delay_weight_gradients = turn / 2 % 2 == 0;
-    }
-    layout.schedule.group = twice ? 2 : 1;
-    ++turn;
-    const std::int64_t sequences = 2 * layout.data_ranks(), batch_size = twice ? 2 * sequences : sequences;
-    const auto mesh = rank_mesh(layout.mesh);
-    const Trained many = trained(model, layout, *mesh, batch_size, false);
-    plan::LayoutChoices alone;
-    alone.batch_sizes = testing::toy_batch(1);
-    alone.batch_sizes.sequences = sequences;
-    alone.policies.assign(static_cast<std::size_t>(model.layers()), {});
-    alone.gradient_clip = layout.gradient_clip;
-    const Trained one =
-        testing::on_one_rank([&] { return trained(model, alone, *comm::make_self_mesh(), batch_size, true); });
-    expect_equal(many, one, experts, text_of(layout));
-    EXPECT_GT(one.auxiliary.front(), 0.3);  // balanced: 1, times the coefficient
-    // Padding rows count nowhere.
-    EXPECT_LT(tokens_of(one.statistics[0], experts), batch_size * testing::kToyLength);
-    double chosen = 0;
-    for (std::size_t e = 0; e < static_cast<std::size_t>(experts); ++e) chosen += one.statistics[0][e];
-    EXPECT_EQ(chosen, 2.0 * static_cast<double>(tokens_of(one.statistics[0], experts)));
+  std::vector<testing::MeshCase> out;
+  for (testing::MeshCase c : testing::sharded_meshes()) {
+    const std::size_t turn = out.size() + static_cast<std::size_t>(the_world->size());
+    c.compute = DType::f32;
+    c.policy = {.checkpointing = kPolicies[turn % 4], .delay_weight_gradients = turn / 2 % 2 == 0};
+    c.micro_batches = c.in_flight = turn % 2 == 0 ? 2 : 1;
+    out.push_back(c);
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(InTurn, Experts, ::testing::ValuesIn(in_turn()), testing::CaseName());
 
 // More experts than some ranks' tokens choose: experts without tokens on one rank, and on all.
 TEST(Experts, SomeHaveNoToken) {
@@ -127,12 +132,12 @@ TEST(Experts, SomeHaveNoToken) {
   layout.policies.assign(static_cast<std::size_t>(model.layers()), {});
   layout.gradient_clip = 0.02;
   const auto mesh = rank_mesh(layout.mesh);
-  const Trained many = trained(model, layout, *mesh, 2 * the_world->size(), false);
+  const TrainedRouters many = trained(model, layout, *mesh, 2 * the_world->size(), false);
   layout.mesh = {};
   layout.batch_sizes.sequences = 2 * the_world->size();
-  const Trained one = testing::on_one_rank(
+  const TrainedRouters one = testing::on_one_rank(
       [&] { return trained(model, layout, *comm::make_self_mesh(), 2 * the_world->size(), true); });
-  expect_equal(many, one, 40, "40 experts");
+  expect_equal(many, one, 40);
   EXPECT_GT(std::count(one.statistics[0].begin(), one.statistics[0].begin() + 40, 0.0f), 0);
 }
 
