@@ -19,7 +19,6 @@ using testing::ExactRun;
 using testing::fp8_model;
 using testing::kFp8Steps;
 using testing::Tensors;
-using testing::text_of;
 using testing::whole_batch;
 using testing::without_head;
 
@@ -62,13 +61,15 @@ checkpoint::Checkpoint saved_in_fp8(const comm::MeshSizes& sizes, const std::str
   return checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(2)));
 }
 
+using Fp8Continued = testing::CaseTest<testing::ExactCase>;
+
 // A run that continues without a Linear has the bits of one rank on every mesh, and keeps the other scales.
-TEST(Fp8Exclude, ARunContinuesWithoutALinearOnEveryMesh) {
-  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+TEST_P(Fp8Continued, WithoutALinearHasTheBitsOfOneRank) {
+  const testing::ExactCase& c = GetParam();
   const models::Model model = exact_model_without_one();
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  checkpoint::Checkpoint checkpoint = saved_in_fp8(testing::meshes(model).front().mesh, root);
+  checkpoint::Checkpoint checkpoint = saved_in_fp8(testing::sharded_meshes().front().mesh, root);
   const auto continued = [&](const plan::LayoutChoices& layout, comm::Mesh& mesh, bool whole) {
     ExactRun run(model, layout, mesh, whole_batch(), whole);
     engine::load(run.session(), checkpoint);
@@ -86,29 +87,33 @@ TEST(Fp8Exclude, ARunContinuesWithoutALinearOnEveryMesh) {
     for (int i = 2; i < kFp8Steps; ++i) run.step(i);
     return without_head(whole ? assembled(run.session()) : testing::states_of(run.session()));
   };
-  const Tensors one = testing::on_one_rank(
+  static const Tensors one = testing::on_one_rank(
       [&] { return continued(exact_layout_without_one(model, {}), *comm::make_self_mesh(), false); });
-  int i = the_world->size();
-  for (const plan::LayoutChoices& of : testing::meshes(model)) {
-    plan::LayoutChoices layout = exact_layout_without_one(model, of.mesh);
-    layout.accumulation = of.accumulation;
-    layout.batch_sizes.sequences = i % 2 == 0 ? 1 : 2;
-    layout.shard_policy = i % 3 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
-    for (nn::SavePolicy& policy : layout.policies) {
-      policy.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
-    }
-    ++i;
-    const auto mesh = rank_mesh(layout.mesh);
-    const Tensors many = continued(layout, *mesh, true);
-    EXPECT_EQ(many.size(), one.size());
-    for (const auto& [name, values] : one) EXPECT_TRUE(many.at(name) == values) << text_of(layout) << ": " << name;
-  }
+  const auto mesh = rank_mesh(c.on.mesh);
+  const Tensors ours = continued(testing::with_options(exact_layout_without_one(model, c.on.mesh), c), *mesh, true);
+  EXPECT_EQ(ours.size(), one.size());
+  for (const auto& [name, values] : one) EXPECT_TRUE(ours.at(name) == values) << name;
 }
+
+std::vector<testing::ExactCase> continued() {
+  std::vector<testing::ExactCase> out;
+  if (the_world->size() > 4) return out;  // long on eight ranks
+  for (testing::ExactCase c : testing::exact_cases()) {
+    c.on.policy.delay_weight_gradients = false;
+    c.on.in_flight = 1;
+    out.push_back(c);
+  }
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, Fp8Continued, ::testing::ValuesIn(continued()), testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Fp8Continued);
+
+using Fp8Excluded = testing::CaseTest<testing::MeshCase>;
 
 // What a recipe excludes has the bits of a run whose Linears were put in FP8 one by one, without the others: on every
 // mesh, with inputs saved in FP8 or not. Each rank compares what it runs with its plan.
-TEST(Fp8Exclude, TheRecipesLinearsAreInTheComputeDtype) {
-  if (the_world->size() > 4) GTEST_SKIP() << "long on eight ranks; mesh_2 and mesh_4 run it";
+TEST_P(Fp8Excluded, LinearsAreInTheComputeDtype) {
+  const testing::MeshCase& c = GetParam();
   const models::ModelDescription description = testing::toy_description(false);
   Recipe recipe;
   recipe.precision.compute = ComputePrecision::fp8;
@@ -140,40 +145,46 @@ TEST(Fp8Exclude, TheRecipesLinearsAreInTheComputeDtype) {
     testing::take_steps(session, steps, {.inputs = {0, 1}}, trained);
     return the_world->size() > 1 ? assembled(session) : testing::states_of(session);
   };
-  int i = the_world->size();
-  for (const plan::LayoutChoices& base : testing::meshes(excluding)) {
-    const auto mesh = rank_mesh(base.mesh);
-    plan::LayoutChoices plain = base;
-    plain.compute = plain.reduce_dtype = plain.kv_reduce_dtype = DType::f32;
-    for (nn::SavePolicy& policy : plain.policies) {
-      policy.checkpointing = i % 3 == 0   ? Checkpointing::full
-                             : i % 3 == 1 ? Checkpointing::none
-                                          : Checkpointing::gate_up;
-      policy.delay_weight_gradients = i % 2 == 0;
-    }
-    ++i;
-    plan::LayoutChoices of_recipe = plain, of_all = plain, by_hand = plain;
-    plan::set_formats(of_recipe, excluding, recipe.precision.fp8);
-    plan::set_formats(of_all, all, recipe.precision.fp8);
-    by_hand.quantizer = std::make_shared<testing::TwoPassFp8>(nn::Fp8Options{});
-    using enum nn::Site;
-    for (const auto& [layer, site] : {std::pair{0, output_projection},
-                                      {1, up_projection},
-                                      {2, qkv_projection},
-                                      {2, output_projection},
-                                      {3, up_projection}}) {
-      by_hand.policies[static_cast<std::size_t>(layer)].formats[static_cast<std::size_t>(site)] =
-          LinearFormat::fp8_delayed;
-    }
-    const Tensors expected = run(one_by_one, by_hand, *mesh), got = run(excluding, of_recipe, *mesh);
-    EXPECT_EQ(got.size(), expected.size());
-    for (const auto& [name, values] : expected) EXPECT_TRUE(got.at(name) == values) << text_of(base) << ": " << name;
-    if (i == the_world->size() + 1) {
-      const std::string down = "model.layers.0.mlp.down_proj.weight";
-      EXPECT_NE(run(all, of_all, *mesh).at(down), got.at(down));
-    }
+  const auto mesh = rank_mesh(c.mesh);
+  const plan::LayoutChoices plain = testing::clipped_layout(c, excluding);
+  plan::LayoutChoices of_recipe = plain, of_all = plain, by_hand = plain;
+  plan::set_formats(of_recipe, excluding, recipe.precision.fp8);
+  plan::set_formats(of_all, all, recipe.precision.fp8);
+  by_hand.quantizer = std::make_shared<testing::TwoPassFp8>(nn::Fp8Options{});
+  using enum nn::Site;
+  for (const auto& [layer, site] : {std::pair{0, output_projection},
+                                    {1, up_projection},
+                                    {2, qkv_projection},
+                                    {2, output_projection},
+                                    {3, up_projection}}) {
+    by_hand.policies[static_cast<std::size_t>(layer)].formats[static_cast<std::size_t>(site)] =
+        LinearFormat::fp8_delayed;
+  }
+  const Tensors expected = run(one_by_one, by_hand, *mesh), got = run(excluding, of_recipe, *mesh);
+  EXPECT_EQ(got.size(), expected.size());
+  for (const auto& [name, values] : expected) EXPECT_TRUE(got.at(name) == values) << name;
+  if (c.mesh == testing::sharded_meshes().front().mesh) {
+    const std::string down = "model.layers.0.mlp.down_proj.weight";
+    EXPECT_NE(run(all, of_all, *mesh).at(down), got.at(down));
   }
 }
+
+std::vector<testing::MeshCase> ways_to_recompute() {
+  std::vector<testing::MeshCase> out;
+  if (the_world->size() > 4) return out;  // long on eight ranks
+  for (testing::MeshCase c : testing::sharded_meshes()) {
+    const int i = the_world->size() + static_cast<int>(out.size());
+    c.compute = DType::f32;
+    c.policy.checkpointing = i % 3 == 0   ? Checkpointing::full
+                             : i % 3 == 1 ? Checkpointing::none
+                                          : Checkpointing::gate_up;
+    c.policy.delay_weight_gradients = i % 2 == 0;
+    out.push_back(c);
+  }
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, Fp8Excluded, ::testing::ValuesIn(ways_to_recompute()), testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Fp8Excluded);
 
 // With fewer key-value heads than tensor ranks, a Linear has two weights: a name of one excludes both.
 TEST(Fp8Exclude, OneNameExcludesAllWeightsOfALinear) {
@@ -202,7 +213,7 @@ TEST(Fp8Exclude, OneNameExcludesAllWeightsOfALinear) {
 // If one rank has too little memory, every rank says so, and none waits for another.
 TEST(Fp8Exclude, EveryRankLearnsThatOneDoesNotFit) {
   const models::Model model(testing::toy_description(false));
-  const plan::LayoutChoices layout = testing::meshes(model).front();
+  const plan::LayoutChoices layout = testing::clipped_layout(testing::sharded_meshes().front(), model);
   const auto mesh = rank_mesh(layout.mesh);
   const auto device = rank_device();
   const bool last = the_world->rank().value() == the_world->size() - 1;

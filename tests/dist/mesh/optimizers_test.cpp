@@ -13,30 +13,67 @@
 namespace hawser {
 namespace optimizers_test {
 
-using testing::meshes;
+using testing::CaseName;
+using testing::CaseTest;
+using testing::clipped_layout;
+using testing::MeshCase;
+using testing::sharded_meshes;
 using testing::Tensors;
-using testing::text_of;
 using testing::train;
 using testing::Trained;
 
 struct Toy {
-  const models::Model& model;
+  models::Model model;
   std::shared_ptr<const optim::Optimizer> optimizer;
 };
 
-// Every mesh, in float32, with sharded and with complete weights in turns.
-std::vector<plan::LayoutChoices> layouts_of(const Toy& toy) {
-  std::vector<plan::LayoutChoices> layouts = meshes(toy.model);
-  for (std::size_t i = 0; i < layouts.size(); ++i) {
-    layouts[i].compute = DType::f32;
-    layouts[i].optimizer = toy.optimizer;
-    layouts[i].shard_policy = i % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
+Toy toy_of(const std::string& optimizer) {
+  if (optimizer == "adafactor") {
+    return {models::Model(testing::toy_description(), testing::by_rank), std::make_shared<testing::Adafactor>()};
   }
-  return layouts;
+  if (optimizer == "lamb") return {models::Model(testing::toy_description(false)), std::make_shared<testing::Lamb>()};
+  if (optimizer == "muon") {
+    return {models::Model(testing::toy_description(), testing::Muon::spec_of), std::make_shared<testing::Muon>()};
+  }
+  return {models::Model(testing::toy_of_nf4_blocks(), testing::EightBits::spec_of),
+          std::make_shared<testing::EightBits>()};
+}
+
+struct OptimizerCase {
+  std::string optimizer;
+  MeshCase on;
+
+  std::string name() const { return testing::joined(optimizer, on.name()); }
+  friend void PrintTo(const OptimizerCase& c, std::ostream* out) { *out << c.name(); }
+};
+
+// Every mesh, in float32, with sharded and with complete weights in turns.
+std::vector<MeshCase> meshes_in_turn() {
+  std::vector<MeshCase> out;
+  for (MeshCase c : sharded_meshes()) {
+    c.compute = DType::f32;
+    c.shard_policy = out.size() % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
+    out.push_back(c);
+  }
+  return out;
+}
+
+std::vector<OptimizerCase> with_each_mesh(const std::vector<std::string>& optimizers) {
+  std::vector<OptimizerCase> out;
+  for (const std::string& optimizer : optimizers) {
+    for (const MeshCase& c : meshes_in_turn()) out.push_back({optimizer, c});
+  }
+  return out;
+}
+
+plan::LayoutChoices layout_of(const Toy& toy, const MeshCase& c) {
+  plan::LayoutChoices layout = clipped_layout(c, toy.model);
+  layout.optimizer = toy.optimizer;
+  return layout;
 }
 
 // The states after three steps of one rank with the sequences of a mesh.
-Tensors alone(const Toy& toy, const plan::LayoutChoices& like) {
+Tensors states_of_one_rank(const Toy& toy, const plan::LayoutChoices& like) {
   return testing::on_one_rank([&] {
     plan::LayoutChoices layout = like;
     layout.mesh = {};
@@ -63,87 +100,102 @@ constexpr double kSlotBound = 2e-5;
 constexpr double kSlotBound = 1e-5;
 #endif
 
-void expect_like_one_rank(const Toy& toy) {
-  std::map<int, Tensors> expected;  // by the number of data ranks
-  for (const plan::LayoutChoices& layout : layouts_of(toy)) {
-    const std::string text = text_of(layout);
-    if (!expected.contains(layout.data_ranks())) expected[layout.data_ranks()] = alone(toy, layout);
-    const Tensors& one = expected.at(layout.data_ranks());
-    std::int64_t bytes = 0;
-    const Trained mesh = train(toy.model, layout, {.look = [&](engine::Session& session) {
-                                 bytes = session.plan(step::Purpose::train).saved_bytes;
-                                 std::vector<engine::StatePart> parts = engine::state_parts(session);
-                                 EXPECT_EQ(bytes, engine::place_copies(parts, nullptr)) << text;
-                               }});
-    EXPECT_EQ(mesh.after.size(), one.size()) << text;
-    EXPECT_LT(testing::difference(mesh.after, one, "model"), 1e-5) << text;
-    std::set<std::string> slots;
-    for (const auto& [name, values] : one) {
-      if (name.starts_with("optimizer/")) slots.insert(name.substr(0, name.find('/', 10)));
-    }
-    for (const std::string& slot : slots)
-      EXPECT_LT(testing::difference(mesh.after, one, slot), kSlotBound) << text << " " << slot;
-    EXPECT_GT(testing::difference(mesh.after, mesh.before, "model"), 1e-3) << text;
+using Optimizers = CaseTest<OptimizerCase>;
+
+TEST_P(Optimizers, TrainLikeOneRank) {
+  const auto& [optimizer, c] = GetParam();
+  const Toy toy = toy_of(optimizer);
+  const plan::LayoutChoices layout = layout_of(toy, c);
+  static std::map<std::pair<std::string, int>, Tensors> references;
+  Tensors& one = references[{optimizer, c.data_ranks()}];
+  if (one.empty()) one = states_of_one_rank(toy, layout);
+  std::int64_t bytes = 0;
+  const Trained mesh = train(toy.model, layout, {.look = [&](engine::Session& session) {
+                               bytes = session.plan(step::Purpose::train).saved_bytes;
+                               std::vector<engine::StatePart> parts = engine::state_parts(session);
+                               EXPECT_EQ(bytes, engine::place_copies(parts, nullptr));
+                             }});
+  EXPECT_EQ(mesh.after.size(), one.size());
+  EXPECT_LT(testing::difference(mesh.after, one, "model"), 1e-5);
+  std::set<std::string> slots;
+  for (const auto& [name, values] : one) {
+    if (name.starts_with("optimizer/")) slots.insert(name.substr(0, name.find('/', 10)));
   }
+  for (const std::string& slot : slots) EXPECT_LT(testing::difference(mesh.after, one, slot), kSlotBound) << slot;
+  EXPECT_GT(testing::difference(mesh.after, mesh.before, "model"), 1e-3);
 }
+INSTANTIATE_TEST_SUITE_P(RowsAndColumns, Optimizers, ::testing::ValuesIn(with_each_mesh({"adafactor"})), CaseName());
+INSTANTIATE_TEST_SUITE_P(NormsOfTensors, Optimizers, ::testing::ValuesIn(with_each_mesh({"lamb"})), CaseName());
+INSTANTIATE_TEST_SUITE_P(CompleteMatrices, Optimizers, ::testing::ValuesIn(with_each_mesh({"muon"})), CaseName());
+
+struct LoadCase {
+  std::string optimizer;
+  testing::TwoMeshes meshes;
+
+  std::string name() const { return testing::joined(optimizer, meshes.name()); }
+  friend void PrintTo(const LoadCase& c, std::ostream* out) { *out << c.name(); }
+};
+
+using OptimizerStates = CaseTest<LoadCase>;
 
 // What every second mesh has saved, the next one loads: the same states to the bit, in a checkpoint of the predicted
 // size.
-void expect_same_after_loading(const Toy& toy) {
+TEST_P(OptimizerStates, AreLoadedOnAnotherMesh) {
+  const auto& [from, to] = GetParam().meshes;
+  const Toy toy = toy_of(GetParam().optimizer);
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  const std::vector<plan::LayoutChoices> layouts = layouts_of(toy);
-  int step = 0;
-  for (std::size_t i = 0; i < layouts.size(); i += 2) {
-    const plan::LayoutChoices& to = layouts[(i + 1) % layouts.size()];
-    const std::string text = cat(text_of(layouts[i]), " to ", text_of(to));
-    const Trained trained =
-        train(toy.model, layouts[i], {.inputs = {0, 1}, .look = [&](engine::Session& session) {
-                                        train::save(session, the_world, {.root = root},
-                                                    {.step = ++step, .recipe = "{}", .config = "{}"});
-                                      }});
-    checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(step)));
-    std::int64_t bytes = 0;
-    for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
-      bytes += tensor.shape.elements() * size_of(tensor.dtype);
-    }
-    EXPECT_EQ(plan::checkpoint_bytes(toy.model, plan::derive(to, toy.model)), bytes) << text;
-    const auto mesh = rank_mesh(to.mesh);
-    const auto device = rank_device();
-    engine::Session session(toy.model, plan::derive(to, toy.model), *device, *mesh, {step::Purpose::train});
-    session.initialise(5);
-    engine::load(session, checkpoint);
-    EXPECT_TRUE(testing::assembled(session) == trained.after) << text;
+  const Trained trained =
+      train(toy.model, layout_of(toy, from), {.inputs = {0, 1}, .look = [&](engine::Session& session) {
+                                                train::save(session, the_world, {.root = root},
+                                                            {.step = 1, .recipe = "{}", .config = "{}"});
+                                              }});
+  checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
+  std::int64_t bytes = 0;
+  for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
+    bytes += tensor.shape.elements() * size_of(tensor.dtype);
   }
+  const plan::LayoutChoices layout = layout_of(toy, to);
+  EXPECT_EQ(plan::checkpoint_bytes(toy.model, plan::derive(layout, toy.model)), bytes);
+  const auto mesh = rank_mesh(layout.mesh);
+  const auto device = rank_device();
+  engine::Session session(toy.model, plan::derive(layout, toy.model), *device, *mesh, {step::Purpose::train});
+  session.initialise(5);
+  engine::load(session, checkpoint);
+  EXPECT_TRUE(testing::assembled(session) == trained.after);
 }
 
-TEST(Optimizers, ExchangesReturnWhatTheyGot) {
+std::vector<LoadCase> every_second_mesh() {
+  std::vector<LoadCase> out;
+  for (const char* const optimizer : {"adafactor", "eight_bits"}) {
+    const std::vector<testing::TwoMeshes> all = testing::each_to_next(meshes_in_turn());
+    for (std::size_t i = 0; i < all.size(); i += 2) out.push_back({optimizer, all[i]});
+  }
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, OptimizerStates, ::testing::ValuesIn(every_second_mesh()), CaseName());
+
+using OptimizerExchanges = CaseTest<MeshCase>;
+
+TEST_P(OptimizerExchanges, ReturnWhatTheyGot) {
   const models::Model model(testing::toy_description());
-  for (const plan::LayoutChoices& mesh : meshes(model)) {
-    plan::LayoutChoices layout = mesh;
-    layout.shard_policy = layout.mesh.context > 1 ? ShardPolicy::parameters : ShardPolicy::optimizer;
-    const Trained plain = train(model, layout);
-    layout.optimizer = std::make_shared<testing::ExchangingAdamW>();
-    EXPECT_TRUE(train(model, layout).after == plain.after) << text_of(layout);
+  plan::LayoutChoices layout = clipped_layout(GetParam(), model);
+  const Trained plain = train(model, layout);
+  layout.optimizer = std::make_shared<testing::ExchangingAdamW>();
+  EXPECT_TRUE(train(model, layout).after == plain.after);
+}
+
+std::vector<MeshCase> sharded_or_complete() {
+  std::vector<MeshCase> out = sharded_meshes();
+  for (MeshCase& c : out) {
+    c.shard_policy = c.mesh.context > 1 ? ShardPolicy::parameters : ShardPolicy::optimizer;
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(Meshes, OptimizerExchanges, ::testing::ValuesIn(sharded_or_complete()), CaseName());
 
-TEST(Optimizers, WithRowsAndColumnsTrainLikeOneRank) {
-  const models::Model model(testing::toy_description(), testing::by_rank);
-  const Toy toy{model, std::make_shared<testing::Adafactor>()};
-  expect_like_one_rank(toy);
-  expect_same_after_loading(toy);
-}
-
-TEST(Optimizers, WithNormsOfTensorsTrainLikeOneRank) {
-  const models::Model model(testing::toy_description(false));
-  expect_like_one_rank({model, std::make_shared<testing::Lamb>()});
-}
-
-TEST(Optimizers, OfCompleteMatricesTrainLikeOneRank) {
+TEST(Optimizers, OfCompleteMatricesHaveThoseOfBlocks) {
   const models::Model model(testing::toy_description(), testing::Muon::spec_of);
-  const Toy toy{model, std::make_shared<testing::Muon>()};
-  expect_like_one_rank(toy);
   // The updates are nearly orthogonal matrices: of the biases and norms, AdamW's.
   std::int64_t matrices = 0;
   for (const nn::Flat& flat : model.flats()) {
@@ -160,7 +212,11 @@ TEST(Optimizers, OfCompleteMatricesTrainLikeOneRank) {
 void expect_rejected(const models::ModelDescription& description, std::shared_ptr<const optim::Optimizer> optimizer,
                      const std::string& message) {
   const models::Model model(description, testing::Muon::spec_of);
-  const plan::LayoutChoices layout = layouts_of({model, std::move(optimizer)}).front();
+  const plan::LayoutChoices layout = [&] {
+    plan::LayoutChoices out = clipped_layout(meshes_in_turn().front(), model);
+    out.optimizer = std::move(optimizer);
+    return out;
+  }();
   try {
     plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
     ADD_FAILURE() << "no error";
@@ -199,19 +255,23 @@ TEST(Optimizers, OfCompleteMatricesRejectSlicesThatNoPhaseGathers) {
                   "parallelism slices");
 }
 
+using OptimizersOfFewBits = CaseTest<MeshCase>;
+
 // Blocks of 32 elements share a scale, and stochastic rounding draws by the element of the global tensor: the same
 // bits on every mesh.
-TEST(Optimizers, OfFewBitsHaveTheSameBitsOnEveryMesh) {
-  const models::Model model(testing::toy_of_nf4_blocks(), testing::EightBits::spec_of);
-  const Toy toy{model, std::make_shared<testing::EightBits>()};
-  const Tensors one = alone(toy, layouts_of(toy).front());
-  for (const plan::LayoutChoices& layout : layouts_of(toy)) {
-    EXPECT_TRUE(train(model, layout).after == one) << text_of(layout);
-  }
-  expect_same_after_loading(toy);
-  plan::LayoutChoices other = layouts_of(toy).front();
-  other.seed = 1;
-  EXPECT_FALSE(alone(toy, other) == one);
+TEST_P(OptimizersOfFewBits, HaveTheSameBitsOnEveryMesh) {
+  const Toy toy = toy_of("eight_bits");
+  static const Tensors one = states_of_one_rank(toy, layout_of(toy, meshes_in_turn().front()));
+  EXPECT_TRUE(train(toy.model, layout_of(toy, GetParam())).after == one);
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, OptimizersOfFewBits, ::testing::ValuesIn(meshes_in_turn()), CaseName());
+
+TEST(Optimizers, OfFewBitsFollowTheSeed) {
+  const Toy toy = toy_of("eight_bits");
+  plan::LayoutChoices layout = layout_of(toy, meshes_in_turn().front());
+  const Tensors one = states_of_one_rank(toy, layout);
+  layout.seed = 1;
+  EXPECT_FALSE(states_of_one_rank(toy, layout) == one);
 }
 
 // Before there is memory: a plan of such a run is an error.

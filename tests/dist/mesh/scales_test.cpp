@@ -17,11 +17,12 @@ namespace scales_test {
 
 using testing::assembled;
 using testing::DelayedScaling;
+using testing::exact_cases;
 using testing::exact_layout;
 using testing::exact_model;
+using testing::ExactCase;
 using testing::ExactRun;
 using testing::Tensors;
-using testing::text_of;
 
 constexpr int kSteps = 6;
 
@@ -29,23 +30,8 @@ std::int64_t whole_batch() {
   return 2LL * the_world->size();
 }
 
-// Meshes of the world with their splits into micro-batches, and what else must not change a bit.
-std::vector<plan::LayoutChoices> variants(const models::Model& model) {
-  std::vector<plan::LayoutChoices> layouts;
-  for (const plan::LayoutChoices& mesh : testing::meshes(model)) {
-    plan::LayoutChoices layout = exact_layout(model, mesh.mesh);
-    const std::size_t i = layouts.size() + static_cast<std::size_t>(the_world->size());
-    layout.batch_sizes.sequences = i % 2 == 0 ? 1 : 2;
-    layout.accumulation = mesh.accumulation;
-    layout.shard_policy = i % 3 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
-    for (auto& policy : layout.policies) {
-      policy.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
-      policy.delay_weight_gradients = i % 3 == 1;
-    }
-    layout.schedule.group = i % 3 == 1 ? 2 : 1;
-    layouts.push_back(std::move(layout));
-  }
-  return layouts;
+plan::LayoutChoices layout_of(const ExactCase& c, const models::Model& model) {
+  return testing::with_options(exact_layout(model, c.on.mesh), c);
 }
 
 Tensors without_head(Tensors all) {
@@ -79,9 +65,8 @@ float largest_factor(int step) {
   return largest;
 }
 
-TEST(Scales, EveryMeshAndSplitHasTheSameBits) {
-  const models::Model model = exact_model(true, false, true), transposed = exact_model(true, true, true);
-  const Tensors one = states_of_one_rank(model, kSteps);
+TEST(Scales, AreThoseOfTheKnownMaxima) {
+  const Tensors one = states_of_one_rank(exact_model(true, false, true), kSteps);
   // The maxima of the first layer's x and of the last dy are known: 4 in each row of the table and 2 in each dy, times
   // the largest factor of the step.
   std::vector<float> of_x, of_dy;
@@ -97,19 +82,24 @@ TEST(Scales, EveryMeshAndSplitHasTheSameBits) {
   int tables = 0;
   for (const auto& [name, values] : one) tables += name.starts_with("quantization/") ? 1 : 0;
   EXPECT_EQ(tables, 2 * 2 * 2 * 2);  // of x and dy at two sites of two layers
-  for (const plan::LayoutChoices& layout : variants(model)) {
-    const bool other = layout.accumulation == GradientAccumulation::local;
-    const auto mesh = rank_mesh(layout.mesh);
-    ExactRun run(other ? transposed : model, layout, *mesh, whole_batch());
-    testing::write_exact(run.session());
-    for (int i = 0; i < kSteps; ++i) EXPECT_EQ(run.step(i).result->skipped(), step::Skip::none);
-    const Tensors many = without_head(assembled(run.session()));
-    EXPECT_EQ(many.size(), one.size());
-    for (const auto& [name, values] : one) {
-      EXPECT_TRUE(many.at(name) == values) << text_of(layout) << (other ? " transposed" : "") << ": " << name;
-    }
-  }
 }
+
+using ExactScales = testing::CaseTest<ExactCase>;
+
+TEST_P(ExactScales, HaveTheBitsOfOneRank) {
+  const models::Model model = exact_model(true, false, true), transposed = exact_model(true, true, true);
+  static const Tensors one = states_of_one_rank(model, kSteps);
+  const plan::LayoutChoices layout = layout_of(GetParam(), model);
+  const bool other = layout.accumulation == GradientAccumulation::local;
+  const auto mesh = rank_mesh(layout.mesh);
+  ExactRun run(other ? transposed : model, layout, *mesh, whole_batch());
+  testing::write_exact(run.session());
+  for (int i = 0; i < kSteps; ++i) EXPECT_EQ(run.step(i).result->skipped(), step::Skip::none);
+  const Tensors ours = without_head(assembled(run.session()));
+  EXPECT_EQ(ours.size(), one.size());
+  for (const auto& [name, values] : one) EXPECT_TRUE(ours.at(name) == values) << name;
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, ExactScales, ::testing::ValuesIn(exact_cases()), testing::CaseName());
 
 // Not a weight's own bits: with scales, training differs from training without.
 TEST(Scales, ChangeWhatIsComputed) {
@@ -145,7 +135,7 @@ TEST(Scales, HistoryByHand) {
                                  {2, false, {8, 16, 4, 0}, 0x1p-4f},  {8, true, {8, 16, 4, 0}, 0x1p-4f},
                                  {0, false, {0, 8, 16, 4}, 0x1p-4f},  {0.5f, false, {2, 0, 8, 16}, 0x1p-4f},
                                  {0.5f, false, {2, 2, 0, 8}, 0x1p-5f}};
-  const plan::LayoutChoices layout = variants(model).back();
+  const plan::LayoutChoices layout = layout_of(exact_cases().back(), model);
   const auto mesh = rank_mesh(layout.mesh);
   ExactRun run(model, layout, *mesh, whole_batch());
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -170,7 +160,7 @@ TEST(Scales, HistoryByHand) {
 // Each matrix is recorded once: recompute and weight gradients record nothing, and use the scales of the step.
 TEST(Scales, RecomputeAndDelayedGradientsRecordNothingTwice) {
   const models::Model model = exact_model();
-  const plan::LayoutChoices base = variants(model).front();
+  const plan::LayoutChoices base = layout_of(exact_cases().front(), model);
   std::optional<Tensors> first;
   for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::full}) {
     for (const bool delayed : {false, true}) {
@@ -196,47 +186,60 @@ TEST(Scales, RecomputeAndDelayedGradientsRecordNothingTwice) {
   }
 }
 
+struct ResumeCase {
+  ExactCase from, to;
+
+  std::string name() const { return testing::joined(from.name(), "to", to.name()); }
+  friend void PrintTo(const ResumeCase& c, std::ostream* out) { *out << c.name(); }
+};
+
+using ScalesOfCheckpoint = testing::CaseTest<ResumeCase>;
+
 // What a checkpoint has in the middle of a history resumes on another mesh with the bits of a run without a stop.
-TEST(Scales, ResumeOnAnotherMesh) {
+TEST_P(ScalesOfCheckpoint, ResumeOnAnotherMesh) {
   const models::Model model = exact_model(true, false, true);
-  const Tensors expected = states_of_one_rank(model, kSteps);
+  static const Tensors expected = states_of_one_rank(model, kSteps);
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  const std::vector<plan::LayoutChoices> layouts = variants(model);
-  for (std::size_t i = 0; i < layouts.size(); ++i) {
-    const plan::LayoutChoices &from = layouts[i], &to = layouts[(i + 1) % layouts.size()];
-    constexpr int kBefore = 3;
-    const int number = static_cast<int>(i) + 1;
-    {
-      const auto mesh = rank_mesh(from.mesh);
-      ExactRun run(model, from, *mesh, whole_batch());
-      testing::write_exact(run.session());
-      for (int step = 0; step < kBefore; ++step) run.step(step);
-      const engine::RunState state{.step = number, .recipe = "{}", .config = "{}"};
-      train::save(run.session(), the_world, {.root = root}, state);
-      train::save(run.session(), the_world, {.root = root + "/of-run"}, state, train::kSavedByRun);
-    }
-    const std::string folder = checkpoint::step_name(number);
-    checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", folder));
-    std::int64_t bytes = 0;
-    const checkpoint::Checkpoint of_run = checkpoint::Checkpoint::open(cat(root, "/of-run/", folder));
-    for (const checkpoint::SavedTensor& tensor : of_run.tensors()) {
-      bytes += tensor.shape.elements() * size_of(tensor.dtype);
-    }
-    const auto mesh = rank_mesh(to.mesh);
-    ExactRun run(model, to, *mesh, whole_batch());
-    EXPECT_EQ(plan::checkpoint_bytes(model, run.layout()), bytes) << text_of(from);
-    std::vector<engine::StatePart> parts = engine::state_parts(run.session(), train::kSavedByRun);
-    EXPECT_EQ(run.session().plan(step::Purpose::train).saved_bytes, engine::place_copies(parts, nullptr));
-    EXPECT_TRUE(engine::has_scales(run.session(), checkpoint));
-    engine::load(run.session(), checkpoint);
-    for (int step = kBefore; step < kSteps; ++step) run.step(step);
-    const Tensors after = without_head(assembled(run.session()));
-    for (const auto& [name, values] : expected) {
-      EXPECT_TRUE(after.at(name) == values) << text_of(from) << " to " << text_of(to) << ": " << name;
-    }
+  const plan::LayoutChoices from = layout_of(GetParam().from, model), to = layout_of(GetParam().to, model);
+  constexpr int kBefore = 3;
+  {
+    const auto mesh = rank_mesh(from.mesh);
+    ExactRun run(model, from, *mesh, whole_batch());
+    testing::write_exact(run.session());
+    for (int step = 0; step < kBefore; ++step) run.step(step);
+    const engine::RunState state{.step = 1, .recipe = "{}", .config = "{}"};
+    train::save(run.session(), the_world, {.root = root}, state);
+    train::save(run.session(), the_world, {.root = root + "/of-run"}, state, train::kSavedByRun);
+  }
+  const std::string folder = checkpoint::step_name(1);
+  checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", folder));
+  std::int64_t bytes = 0;
+  const checkpoint::Checkpoint of_run = checkpoint::Checkpoint::open(cat(root, "/of-run/", folder));
+  for (const checkpoint::SavedTensor& tensor : of_run.tensors()) {
+    bytes += tensor.shape.elements() * size_of(tensor.dtype);
+  }
+  const auto mesh = rank_mesh(to.mesh);
+  ExactRun run(model, to, *mesh, whole_batch());
+  EXPECT_EQ(plan::checkpoint_bytes(model, run.layout()), bytes);
+  std::vector<engine::StatePart> parts = engine::state_parts(run.session(), train::kSavedByRun);
+  EXPECT_EQ(run.session().plan(step::Purpose::train).saved_bytes, engine::place_copies(parts, nullptr));
+  EXPECT_TRUE(engine::has_scales(run.session(), checkpoint));
+  engine::load(run.session(), checkpoint);
+  for (int step = kBefore; step < kSteps; ++step) run.step(step);
+  const Tensors after = without_head(assembled(run.session()));
+  for (const auto& [name, values] : expected) {
+    EXPECT_TRUE(after.at(name) == values) << name;
   }
 }
+
+std::vector<ResumeCase> each_to_next() {
+  std::vector<ResumeCase> out;
+  const std::vector<ExactCase> all = exact_cases();
+  for (std::size_t i = 0; i < all.size(); ++i) out.push_back({all[i], all[(i + 1) % all.size()]});
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, ScalesOfCheckpoint, ::testing::ValuesIn(each_to_next()), testing::CaseName());
 
 // A checkpoint of a run without quantized Linears starts one with them: scales of weights are measured, histories
 // empty.
@@ -244,7 +247,7 @@ TEST(Scales, StartFromACheckpointWithout) {
   const models::Model plain = exact_model(false), model = exact_model();
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  plan::LayoutChoices layout = variants(model).front();
+  plan::LayoutChoices layout = layout_of(exact_cases().front(), model);
   {
     plan::LayoutChoices without = layout;
     without.quantizer = nullptr;
@@ -280,7 +283,7 @@ TEST(Scales, StartFromACheckpointWithout) {
 // Scales that were loaded are kept, whatever the weights say: a run resumes with those that it had.
 TEST(Scales, LoadedOnesAreKept) {
   const models::Model model = exact_model();
-  const plan::LayoutChoices layout = variants(model).front();
+  const plan::LayoutChoices layout = layout_of(exact_cases().front(), model);
   const auto mesh = rank_mesh(layout.mesh);
   ExactRun run(model, layout, *mesh, whole_batch());
   testing::write_exact(run.session());
@@ -312,7 +315,7 @@ TEST(Scales, LoadedOnesAreKept) {
 // The copies of a snapshot are those of the step that it was taken after, while the next one runs.
 TEST(Scales, ASnapshotHasThoseOfItsStep) {
   const models::Model model = exact_model();
-  const plan::LayoutChoices layout = variants(model).front();
+  const plan::LayoutChoices layout = layout_of(exact_cases().front(), model);
   const auto mesh = rank_mesh(layout.mesh);
   const auto copies_of = [](const std::vector<NamedState>& states) {
     std::map<std::string, std::vector<float>> copies;
@@ -349,7 +352,7 @@ TEST(Scales, ASnapshotHasThoseOfItsStep) {
 // again: then they give what they would have given without.
 TEST(Scales, ASaturatedStepRunsAgain) {
   const models::Model model = exact_model();
-  plan::LayoutChoices layout = variants(model).front();
+  plan::LayoutChoices layout = layout_of(exact_cases().front(), model);
   layout.quantizer = std::make_shared<DelayedScaling>(DelayedScaling::Settings{.replays = true});
   const auto mesh = rank_mesh(layout.mesh);
   const auto raise = [](engine::Session& session) {
