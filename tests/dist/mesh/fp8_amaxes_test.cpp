@@ -9,8 +9,8 @@ namespace hawser {
 namespace fp8_amaxes_test {
 
 using testing::assembled;
+using testing::MeshCase;
 using testing::Tensors;
-using testing::text_of;
 
 // AdamW for whose weights the executor needs a pass of its own.
 class SilentAdamW : public optim::Optimizer {
@@ -44,14 +44,14 @@ class CountingFp8 : public nn::Fp8Scaling {
   mutable std::int64_t passes = 0;
 };
 
-struct Outcome {
+struct RecordedAmaxes {
   std::vector<std::vector<float>> amaxes, scales;  // of each quantized flat after each step
   std::int64_t passes = 0;                         // that the steps made for amaxes
   Tensors states;
 };
 
-Outcome trained(const models::Model& model, plan::LayoutChoices layout,
-                std::shared_ptr<const optim::Optimizer> optimizer) {
+RecordedAmaxes trained(const models::Model& model, plan::LayoutChoices layout,
+                       std::shared_ptr<const optim::Optimizer> optimizer) {
   const auto quantizer = std::make_shared<CountingFp8>(nn::Fp8Options{});
   layout.quantizer = quantizer;
   layout.optimizer = std::move(optimizer);
@@ -62,7 +62,7 @@ Outcome trained(const models::Model& model, plan::LayoutChoices layout,
                           {.replay = true, .guard = true});
   session.initialise(3);
   quantizer->passes = 0;
-  Outcome outcome;
+  RecordedAmaxes recorded;
   // The first step and the fourth update nothing, the third has a learning rate of 0.
   for (const int which : {0, 1, 2, 3, 4}) {
     step::StepInput input = steps.input(which % 4);
@@ -74,14 +74,14 @@ Outcome trained(const models::Model& model, plan::LayoutChoices layout,
     EXPECT_EQ(output.result->skipped() != step::Skip::none, input.skip);
     for (int f = 0; f < session.state().flats(); ++f) {
       const step::FlatState& flat = session.state().flat(f);
-      if (!flat.quantized_after_updates()) continue;
-      outcome.amaxes.push_back(testing::floats_of(flat.amax));
-      outcome.scales.push_back(testing::floats_of(flat.scales));
+      if (!flat.quantized) continue;
+      recorded.amaxes.push_back(testing::floats_of(flat.amax));
+      recorded.scales.push_back(testing::floats_of(flat.scales));
     }
   }
-  outcome.passes = quantizer->passes;
-  outcome.states = assembled(session);
-  return outcome;
+  recorded.passes = quantizer->passes;
+  recorded.states = assembled(session);
+  return recorded;
 }
 
 bool same_bits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
@@ -90,58 +90,72 @@ bool same_bits(const std::vector<std::vector<float>>& a, const std::vector<std::
   });
 }
 
-enum class Updates { both, at_once, in_phases };
+struct AmaxCase {
+  MeshCase on;
+  bool experts = false;
+  bool in_phases = false;  // the optimizer updates in three phases; else at once
+  bool on_host = false;    // the state of what trains
 
-void expect_the_same(const models::Model& model, const plan::LayoutChoices& layout, Updates updates,
-                     const std::string& text) {
-  const auto compare = [&](std::shared_ptr<const optim::Optimizer> records,
-                           std::shared_ptr<const optim::Optimizer> plain) {
-    const std::string name = cat(text, ", ", text_of(layout), ", ", records->phases(model.flat(0)).size(), " phases");
-    const Outcome with = trained(model, layout, std::move(records)), without = trained(model, layout, std::move(plain));
-    EXPECT_EQ(with.passes, 0) << name;
-    EXPECT_GT(without.passes, 0) << name;
-    ASSERT_FALSE(with.amaxes.empty());
-    for (const std::vector<float>& amaxes : with.amaxes) {
-      for (const float amax : amaxes) EXPECT_GT(amax, 0) << name;
-    }
-    EXPECT_TRUE(same_bits(with.amaxes, without.amaxes)) << name;
-    EXPECT_TRUE(same_bits(with.scales, without.scales)) << name;
-    EXPECT_TRUE(with.states == without.states) << name;
-  };
-  if (updates != Updates::in_phases) {
-    compare(optim::make_adamw({.weight_decay = 0.1}), std::make_shared<SilentAdamW>());
+  std::string name() const {
+    return testing::joined(experts ? "experts" : "dense", on.name(), testing::name_if(in_phases, "in_phases"),
+                           testing::name_if(on_host, "on_the_host"));
   }
-  if (updates != Updates::at_once) {
-    compare(std::make_shared<RecordingExchanges>(), std::make_shared<testing::ExchangingAdamW>());
-  }
-}
+  friend void PrintTo(const AmaxCase& c, std::ostream* out) { *out << c.name(); }
+};
 
-TEST(Fp8Amaxes, OfTheOptimizerAreThoseOfAPassOverTheWeights) {
-  if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
+models::Model model_of(bool experts) {
   const auto in_fp8 = nn::with_fp8_weights(nn::common_domain, [](int) { return true; });
-  models::ModelDescription experts = testing::toy_with_experts(8);
-  for (models::BlockDescription& block : experts.blocks) block.moe->auxiliary_loss = block.moe->router_z_loss = 0;
-  const models::Model dense(testing::toy_description(false), in_fp8), mixture(std::move(experts), in_fp8);
+  if (!experts) return models::Model(testing::toy_description(false), in_fp8);
+  models::ModelDescription description = testing::toy_with_experts(8);
+  for (models::BlockDescription& block : description.blocks) block.moe->auxiliary_loss = block.moe->router_z_loss = 0;
+  return models::Model(std::move(description), in_fp8);
+}
+
+using Fp8Amaxes = testing::CaseTest<AmaxCase>;
+
+TEST_P(Fp8Amaxes, OfTheOptimizerAreThoseOfAPassOverTheWeights) {
+  const AmaxCase& c = GetParam();
+  const models::Model model = model_of(c.experts);
+  plan::LayoutChoices layout = testing::clipped_layout(c.on, model);
+  plan::set_formats(layout, model, {.saturation_limit = 1});
+  for (const nn::Flat& flat : model.flats()) layout.host.state.push_back(c.on_host && flat.spec().trainable);
+  std::shared_ptr<const optim::Optimizer> records = optim::make_adamw({.weight_decay = 0.1});
+  std::shared_ptr<const optim::Optimizer> plain = std::make_shared<SilentAdamW>();
+  if (c.in_phases) {
+    records = std::make_shared<RecordingExchanges>();
+    plain = std::make_shared<testing::ExchangingAdamW>();
+  }
+  const RecordedAmaxes with = trained(model, layout, records), without = trained(model, layout, plain);
+  EXPECT_EQ(with.passes, 0);
+  EXPECT_GT(without.passes, 0);
+  ASSERT_FALSE(with.amaxes.empty());
+  for (const std::vector<float>& amaxes : with.amaxes) {
+    for (const float amax : amaxes) EXPECT_GT(amax, 0);
+  }
+  EXPECT_TRUE(same_bits(with.amaxes, without.amaxes));
+  EXPECT_TRUE(same_bits(with.scales, without.scales));
+  EXPECT_TRUE(with.states == without.states);
+}
+
+// Pairwise: with several ranks, a mesh has one way to update.
+std::vector<AmaxCase> in_turn() {
+  std::vector<AmaxCase> out;
+  if (the_world->size() > 4) return out;  // fewer ranks are enough
   int turn = the_world->size();
-  for (const models::Model* const model : {&dense, &mixture}) {
-    for (const plan::LayoutChoices& base : testing::meshes(*model)) {
-      plan::LayoutChoices layout = base;
-      layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
-      plan::set_formats(layout, *model, {.saturation_limit = 1});
-      layout.shard_policy = turn % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
-      layout.host.state.clear();
-      for (const nn::Flat& flat : model->flats()) {
-        layout.host.state.push_back(turn / 2 % 2 == 0 && flat.spec().trainable);
-      }
-      // Pairwise: with several ranks, a mesh has one way to update.
-      const Updates updates = the_world->size() == 1 ? Updates::both
-                              : turn % 3 == 0        ? Updates::in_phases
-                                                     : Updates::at_once;
+  for (const bool experts : {false, true}) {
+    for (MeshCase c : testing::sharded_meshes()) {
+      c.compute = DType::f32;
+      c.shard_policy = turn % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
+      const bool on_host = turn / 2 % 2 == 0;
+      if (the_world->size() == 1 || turn % 3 != 0) out.push_back({c, experts, false, on_host});
+      if (the_world->size() == 1 || turn % 3 == 0) out.push_back({c, experts, true, on_host});
       ++turn;
-      expect_the_same(*model, layout, updates, model == &dense ? "dense" : "experts");
     }
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(InTurn, Fp8Amaxes, ::testing::ValuesIn(in_turn()), testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Fp8Amaxes);
 
 }  // namespace fp8_amaxes_test
 }  // namespace hawser

@@ -17,9 +17,12 @@
 namespace hawser {
 namespace optimizer_test {
 
-using testing::meshes;
+using testing::CaseName;
+using testing::CaseTest;
+using testing::clipped_layout;
+using testing::MeshCase;
+using testing::sharded_meshes;
 using testing::Tensors;
-using testing::text_of;
 using testing::train;
 using testing::Trained;
 
@@ -55,36 +58,45 @@ class Momentum : public optim::Optimizer {
   }
 };
 
-TEST(Optimizer, WithOneSlotTrainsOnEveryMesh) {
+using OptimizerWithOneSlot = CaseTest<MeshCase>;
+
+TEST_P(OptimizerWithOneSlot, Trains) {
   const models::Model model(testing::toy_description());
-  for (plan::LayoutChoices layout : meshes(model)) {
-    layout.optimizer = std::make_shared<Momentum>();
-    std::int64_t bytes = 0;
-    for (const nn::Flat& flat : model.flats()) bytes += 4 * flat.total(layout.parts()) / layout.parts();
-    for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
-      layout.shard_policy = policy;
-      const std::string text = text_of(layout);
-      const Trained trained = train(model, layout, {.inputs = {0}, .look = [&](engine::Session& session) {
-                                                      EXPECT_EQ(session.state().optimizer_bytes(), bytes) << text;
-                                                    }});
-      // The slot has the clipped gradient, and the weights follow it.
-      double squares = 0;
-      std::size_t tensors = 0;
-      for (const auto& [name, after] : trained.after) {
-        if (name.starts_with("optimizer/")) continue;
-        ++tensors;
-        const std::vector<float>& momentum = trained.after.at("optimizer/momentum/" + name);
-        const std::vector<float>& before = trained.before.at(name);
-        for (std::size_t i = 0; i < after.size(); ++i) {
-          squares += std::pow(double{momentum[i]}, 2);
-          EXPECT_EQ(after[i], before[i] - 0.01f * momentum[i]) << text << ": " << name;
-        }
-      }
-      EXPECT_EQ(trained.after.size(), 2 * tensors) << text;
-      EXPECT_NEAR(std::sqrt(squares), *layout.gradient_clip, 1e-5 * *layout.gradient_clip) << text;
+  plan::LayoutChoices layout = clipped_layout(GetParam(), model);
+  layout.optimizer = std::make_shared<Momentum>();
+  std::int64_t bytes = 0;
+  for (const nn::Flat& flat : model.flats()) bytes += 4 * flat.total(layout.parts()) / layout.parts();
+  const Trained trained = train(model, layout, {.inputs = {0}, .look = [&](engine::Session& session) {
+                                                  EXPECT_EQ(session.state().optimizer_bytes(), bytes);
+                                                }});
+  // The slot has the clipped gradient, and the weights follow it.
+  double squares = 0;
+  std::size_t tensors = 0;
+  for (const auto& [name, after] : trained.after) {
+    if (name.starts_with("optimizer/")) continue;
+    ++tensors;
+    const std::vector<float>& momentum = trained.after.at("optimizer/momentum/" + name);
+    const std::vector<float>& before = trained.before.at(name);
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      squares += std::pow(double{momentum[i]}, 2);
+      EXPECT_EQ(after[i], before[i] - 0.01f * momentum[i]) << name;
     }
   }
+  EXPECT_EQ(trained.after.size(), 2 * tensors);
+  EXPECT_NEAR(std::sqrt(squares), layout.gradient_clip, 1e-5 * layout.gradient_clip);
 }
+
+std::vector<MeshCase> both_shardings() {
+  std::vector<MeshCase> out;
+  for (MeshCase c : sharded_meshes()) {
+    for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
+      c.shard_policy = policy;
+      out.push_back(c);
+    }
+  }
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, OptimizerWithOneSlot, ::testing::ValuesIn(both_shardings()), CaseName());
 
 // Momentum for matrices, plain gradient descent at a tenth of the rate for norms and biases: what differs is in flats
 // of its own, with slots of its own. It counts its updates in a scalar that it keeps.
@@ -124,12 +136,18 @@ class ByGroup : public Momentum {
   }
 };
 
-TEST(Optimizer, GroupsHaveSlotsAndUpdatesOfTheirOwn) {
-  const models::Model model(testing::toy_description(), [](const nn::Param& param) {
+models::Model model_of_groups() {
+  return models::Model(testing::toy_description(), [](const nn::Param& param) {
     nn::FlatSpec spec = nn::common_domain(param);
     spec.group = param.shape.rank() == 1 ? 1 : 0;
     return spec;
   });
+}
+
+using OptimizerGroups = CaseTest<MeshCase>;
+
+TEST_P(OptimizerGroups, HaveSlotsAndUpdatesOfTheirOwn) {
+  const models::Model model = model_of_groups();
   std::map<std::string, int> group;
   for (const nn::Flat& flat : model.flats()) {
     for (const nn::Param& param : flat.params()) {
@@ -137,30 +155,31 @@ TEST(Optimizer, GroupsHaveSlotsAndUpdatesOfTheirOwn) {
     }
   }
   const models::Model plain(testing::toy_description());
-  for (const plan::LayoutChoices& mesh : meshes(model)) {
-    plan::LayoutChoices layout = mesh;
-    const std::string text = text_of(layout);
-    layout.optimizer = std::make_shared<Momentum>();
-    const Trained same = train(plain, layout, {.inputs = {0}});
-    layout.optimizer = std::make_shared<ByGroup>();
-    const Trained trained = train(model, layout, {.inputs = {0}});
-    EXPECT_TRUE(trained.before.at("model.norm.weight") == same.before.at("model.norm.weight"));
-    EXPECT_EQ(trained.progress.kept, (std::array<float, 4>{0, 1, 0, 0})) << text;
-    int checked = 0;
-    for (const auto& [name, of] : group) {
-      EXPECT_EQ(trained.after.count("optimizer/momentum/" + name), of == 0 ? 1u : 0u) << name;
-      const std::vector<float>&before = trained.before.at(name), &now = trained.after.at(name),
-            &other = same.after.at(name);
-      for (std::size_t i = 0; i < now.size(); ++i) {
-        const double change = double{other[i]} - before[i];
-        ASSERT_NEAR(now[i] - before[i], of == 0 ? change : change / 10, 1e-3 * std::abs(change) + 1e-7) << text << name;
-        ++checked;
-      }
+  plan::LayoutChoices layout = clipped_layout(GetParam(), model);
+  layout.optimizer = std::make_shared<Momentum>();
+  const Trained same = train(plain, layout, {.inputs = {0}});
+  layout.optimizer = std::make_shared<ByGroup>();
+  const Trained trained = train(model, layout, {.inputs = {0}});
+  EXPECT_TRUE(trained.before.at("model.norm.weight") == same.before.at("model.norm.weight"));
+  EXPECT_EQ(trained.progress.kept, (std::array<float, 4>{0, 1, 0, 0}));
+  int checked = 0;
+  for (const auto& [name, of] : group) {
+    EXPECT_EQ(trained.after.count("optimizer/momentum/" + name), of == 0 ? 1u : 0u) << name;
+    const std::vector<float>&before = trained.before.at(name), &now = trained.after.at(name),
+          &other = same.after.at(name);
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      const double change = double{other[i]} - before[i];
+      ASSERT_NEAR(now[i] - before[i], of == 0 ? change : change / 10, 1e-3 * std::abs(change) + 1e-7) << name;
+      ++checked;
     }
-    EXPECT_GT(checked, 1000);
   }
-  // A step without an update leaves what is kept.
-  plan::LayoutChoices layout = meshes(model).front();
+  EXPECT_GT(checked, 1000);
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, OptimizerGroups, ::testing::ValuesIn(sharded_meshes()), CaseName());
+
+TEST(Optimizer, AStepWithoutAnUpdateLeavesWhatIsKept) {
+  const models::Model model = model_of_groups();
+  plan::LayoutChoices layout = clipped_layout(sharded_meshes().front(), model);
   layout.optimizer = std::make_shared<ByGroup>();
   layout.loss_scaling = {.growth_interval = 3};
   const Trained skipped = train(model, layout, {.inputs = {0}, .start = {.loss_scale = std::ldexp(1.0f, 100)}});
@@ -168,36 +187,36 @@ TEST(Optimizer, GroupsHaveSlotsAndUpdatesOfTheirOwn) {
   EXPECT_EQ(skipped.progress.kept, (std::array<float, 4>{}));
 }
 
+using OptimizerUnderALossScale = CaseTest<MeshCase>;
+
 // The loss scale starts so high that the first steps overflow. They change nothing and are not counted, so that the
 // later ones equal those of a run without a loss scale to the bit: a power of two leaves every product exact.
-TEST(Optimizer, StepsSkippedUnderALossScaleAreNotCounted) {
+TEST_P(OptimizerUnderALossScale, DoesNotCountSkippedSteps) {
   const models::Model model(testing::toy_description());
-  int skipped = 1;  // about as many steps on every mesh
-  for (const plan::LayoutChoices& mesh : meshes(model)) {
-    plan::LayoutChoices layout = mesh;
-    const std::string text = text_of(layout);
-    const Trained plain = train(model, layout);
-    EXPECT_EQ(plain.progress.step, 3) << text;
-    layout.loss_scaling = {.growth_interval = 3};
-    const float start = std::ldexp(1.0f, 65);
-    Trained trained = train(model, layout, {.inputs = {0}, .start = {.loss_scale = start}});
-    EXPECT_EQ(trained.progress.step, 0) << text;
-    EXPECT_EQ(trained.progress.loss_scale, start / 2) << text;
-    EXPECT_TRUE(trained.after == trained.before) << text;
-    std::vector<std::int64_t> inputs;
-    for (int attempt = 0; attempt < 20; ++attempt) {
-      inputs.assign(static_cast<std::size_t>(skipped), 0);
-      inputs.insert(inputs.end(), {0, 1, 2});
-      trained = train(model, layout, {.inputs = inputs, .start = {.loss_scale = start}});
-      if (trained.progress.step == 3) break;
-      skipped += trained.progress.step < 3 ? 1 : -1;
-    }
-    EXPECT_EQ(trained.progress.step, 3) << text;
-    EXPECT_EQ(trained.progress.good_steps, 0) << text;  // the third good step doubled the scale
-    EXPECT_EQ(trained.progress.loss_scale, std::ldexp(start, 4 - static_cast<int>(inputs.size()))) << text;
-    EXPECT_TRUE(trained.after == plain.after) << text;
+  static int skipped = 1;  // about as many steps on every mesh
+  plan::LayoutChoices layout = clipped_layout(GetParam(), model);
+  const Trained plain = train(model, layout);
+  EXPECT_EQ(plain.progress.step, 3);
+  layout.loss_scaling = {.growth_interval = 3};
+  const float start = std::ldexp(1.0f, 65);
+  Trained trained = train(model, layout, {.inputs = {0}, .start = {.loss_scale = start}});
+  EXPECT_EQ(trained.progress.step, 0);
+  EXPECT_EQ(trained.progress.loss_scale, start / 2);
+  EXPECT_TRUE(trained.after == trained.before);
+  std::vector<std::int64_t> inputs;
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    inputs.assign(static_cast<std::size_t>(skipped), 0);
+    inputs.insert(inputs.end(), {0, 1, 2});
+    trained = train(model, layout, {.inputs = inputs, .start = {.loss_scale = start}});
+    if (trained.progress.step == 3) break;
+    skipped += trained.progress.step < 3 ? 1 : -1;
   }
+  EXPECT_EQ(trained.progress.step, 3);
+  EXPECT_EQ(trained.progress.good_steps, 0);  // the third good step doubled the scale
+  EXPECT_EQ(trained.progress.loss_scale, std::ldexp(start, 4 - static_cast<int>(inputs.size())));
+  EXPECT_TRUE(trained.after == plain.after);
 }
+INSTANTIATE_TEST_SUITE_P(Meshes, OptimizerUnderALossScale, ::testing::ValuesIn(sharded_meshes()), CaseName());
 
 class Failing : public Momentum {
  public:
@@ -210,7 +229,7 @@ class Failing : public Momentum {
 // The session is destroyed while its streams still work on the step so far, which uses its memory.
 TEST(Optimizer, AnErrorWithinAStepIsReported) {
   const models::Model model(testing::toy_description());
-  plan::LayoutChoices layout = meshes(model).back();
+  plan::LayoutChoices layout = clipped_layout(sharded_meshes().back(), model);
   layout.optimizer = std::make_shared<Failing>();
   for (int i = 0; i < 5; ++i) EXPECT_THROW(train(model, layout, {.inputs = {0}}), InternalError);
 }
@@ -219,7 +238,7 @@ TEST(Optimizer, AnErrorWithinAStepIsReported) {
 // the metrics have no norm. At the minimum of the scale the run ends.
 TEST(Optimizer, AnOverflowUnderALossScaleIsNoDivergence) {
   const models::Model model(testing::toy_description());
-  plan::LayoutChoices layout = meshes(model).back();
+  plan::LayoutChoices layout = clipped_layout(sharded_meshes().back(), model);
   const auto ends = [&](const ops::LossScaling& scaling) {
     layout.loss_scaling = scaling;
     const auto mesh = rank_mesh(layout.mesh);
@@ -278,7 +297,7 @@ TEST(Optimizer, GroupsHaveLearningRatesOfTheirOwn) {
     spec.group = param.shape.rank() == 1 ? 3 : 0;
     return spec;
   });
-  plan::LayoutChoices layout = meshes(model).front();
+  plan::LayoutChoices layout = clipped_layout(sharded_meshes().front(), model);
   layout.compute = DType::f32;
   step::LearningRates rates = 0.01f;
   rates.of[3] = 0;
@@ -301,7 +320,7 @@ TEST(Optimizer, GroupsHaveLearningRatesOfTheirOwn) {
 // A copy of the state is complete before the next training step, of whichever kind, changes what it copies.
 TEST(Optimizer, UpdatesOfEachKindOfStepWaitForACopy) {
   const models::Model model(testing::toy_description());
-  plan::LayoutChoices layout = meshes(model).front();
+  plan::LayoutChoices layout = clipped_layout(sharded_meshes().front(), model);
   const auto mesh = rank_mesh(layout.mesh);
   const testing::ToySteps steps(model, layout, mesh->coordinate(), 2LL * layout.data_ranks());
   const auto device = rank_device();
@@ -383,7 +402,7 @@ TEST(Optimizer, ACheckpointIsOpenedWithTheChangesOfItsRecipe) {
 // Two steps without a target leave the bias corrections of the next updates as they are.
 TEST(Optimizer, AStepWithoutATargetIsNotCounted) {
   const models::Model model(testing::toy_description());
-  const plan::LayoutChoices layout = meshes(model).front();
+  const plan::LayoutChoices layout = clipped_layout(sharded_meshes().front(), model);
   const auto weights_after = [&](int skipped_before) {
     const auto mesh = rank_mesh(layout.mesh);
     plan::LayoutChoices own = layout;

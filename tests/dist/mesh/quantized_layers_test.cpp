@@ -6,10 +6,13 @@ namespace hawser {
 namespace quantized_layers_test {
 
 using testing::assembled;
+using testing::CaseName;
+using testing::CaseTest;
+using testing::clipped_layout;
 using testing::DelayedScaling;
-using testing::meshes;
+using testing::MeshCase;
+using testing::sharded_meshes;
 using testing::Tensors;
-using testing::text_of;
 
 models::Model quantized_model(bool transposed = false, std::optional<DType> gathered = {}) {
   return models::Model(testing::toy_description(false), [=](const nn::Param& param) {
@@ -74,76 +77,107 @@ std::vector<float> unsharded(engine::Session& session, int flat, const TensorVie
   return testing::floats_of(all.view());
 }
 
+struct GatheredCase {
+  MeshCase on;
+  std::optional<DType> gathered = {};
+
+  std::string name() const {
+    return testing::joined(on.name(), testing::name_if(gathered.has_value(), "gathered_in_bf16"));
+  }
+  friend void PrintTo(const GatheredCase& c, std::ostream* out) { *out << c.name(); }
+};
+
+using QuantizedWeights = CaseTest<GatheredCase>;
+
 // What ranks quantize shard by shard has the bits of the quantized whole; the scale is that of all elements, exactly.
-TEST(QuantizedLayers, GatheredWeightsAreTheQuantizedGatheredWeights) {
-  const models::Model model = quantized_model(), in_bf16 = quantized_model(false, DType::bf16);
-  for (const plan::LayoutChoices& base : meshes(model)) {
-    for (const models::Model* const which : {&model, &in_bf16}) {
-      plan::LayoutChoices layout = base;
-      layout.shard_policy = which == &model ? ShardPolicy::parameters : ShardPolicy::optimizer;
-      quantize_layers(layout, model, {.powers_of_two = false});
-      LayerRun run(*which, layout);
-      for (int steps = 0; steps < 2; ++steps) {
-        int checked = 0;
-        for (int f = 0; f < run.session().state().flats(); ++f) {
-          const step::FlatState& state = run.session().state().flat(f);
-          const nn::Flat& flat = which->flat(f);
-          if (!state.quantized_after_updates()) continue;
-          EXPECT_NE(state.compute.raw(), state.stored.raw());
-          const std::vector<float> weights = unsharded(run.session(), f, state.stored);
-          const std::vector<float> q = unsharded(run.session(), f, state.compute);
-          if (!state.unsharded.empty()) {
-            EXPECT_EQ(testing::floats_of(state.unsharded), q);
-          }
-          for (int p = 0; p < static_cast<int>(flat.params().size()); ++p, ++checked) {
-            const auto begin = static_cast<std::size_t>(flat.offset(p));
-            const auto end = begin + static_cast<std::size_t>(flat.params()[static_cast<std::size_t>(p)].elements());
-            float amax = 0;
-            for (std::size_t i = begin; i < end; ++i) amax = std::max(amax, std::abs(weights[i]));
-            const float scale = amax / testing::kLargestE4m3;
-            ASSERT_EQ(state.scales.data<float>()[p], scale) << text_of(layout) << flat.name();
-            std::size_t wrong = 0;
-            for (std::size_t i = begin; i < end; ++i) wrong += q[i] == testing::to_e4m3(weights[i] / scale) ? 0 : 1;
-            EXPECT_EQ(wrong, 0u) << text_of(layout) << flat.name();
-          }
-        }
-        EXPECT_EQ(checked, 8);
-        run.step(steps);
+TEST_P(QuantizedWeights, AreThoseOfTheGatheredWeights) {
+  const models::Model model = quantized_model(false, GetParam().gathered);
+  plan::LayoutChoices layout = clipped_layout(GetParam().on, model);
+  quantize_layers(layout, model, {.powers_of_two = false});
+  LayerRun run(model, layout);
+  for (int steps = 0; steps < 2; ++steps) {
+    int checked = 0;
+    for (int f = 0; f < run.session().state().flats(); ++f) {
+      const step::FlatState& state = run.session().state().flat(f);
+      const nn::Flat& flat = model.flat(f);
+      if (!state.quantized) continue;
+      EXPECT_NE(state.compute.raw(), state.stored.raw());
+      const std::vector<float> weights = unsharded(run.session(), f, state.stored);
+      const std::vector<float> q = unsharded(run.session(), f, state.compute);
+      if (!state.unsharded.empty()) {
+        EXPECT_EQ(testing::floats_of(state.unsharded), q);
+      }
+      for (int p = 0; p < static_cast<int>(flat.params().size()); ++p, ++checked) {
+        const auto begin = static_cast<std::size_t>(flat.offset(p));
+        const auto end = begin + static_cast<std::size_t>(flat.params()[static_cast<std::size_t>(p)].elements());
+        float amax = 0;
+        for (std::size_t i = begin; i < end; ++i) amax = std::max(amax, std::abs(weights[i]));
+        const float scale = amax / testing::kLargestE4m3;
+        ASSERT_EQ(state.scales.data<float>()[p], scale) << flat.name();
+        std::size_t wrong = 0;
+        for (std::size_t i = begin; i < end; ++i) wrong += q[i] == testing::to_e4m3(weights[i] / scale) ? 0 : 1;
+        EXPECT_EQ(wrong, 0u) << flat.name();
       }
     }
+    EXPECT_EQ(checked, 8);
+    run.step(steps);
   }
 }
 
-// Recompute and delayed weight gradients leave every bit as it is.
-TEST(QuantizedLayers, RecomputeDoesNotChangeABit) {
-  const models::Model model = quantized_model();
-  const std::vector<plan::LayoutChoices> all = meshes(model);
-  for (const plan::LayoutChoices& base : {all.front(), all.back()}) {
-    const auto states_of = [&](Checkpointing checkpointing, bool delayed) {
-      plan::LayoutChoices layout = base;
-      quantize_layers(layout, model);
-      for (auto& policy : layout.policies) {
-        policy.checkpointing = checkpointing;
-        policy.delay_weight_gradients = delayed;
-      }
-      layout.schedule.group = delayed ? 2 : 1;
-      LayerRun run(model, layout);
-      for (int i = 0; i < 2; ++i) EXPECT_EQ(run.step(i).skipped(), step::Skip::none);
-      return assembled(run.session());
-    };
-    const Tensors plain = states_of(Checkpointing::none, false);
-    EXPECT_GT(plain.at("quantization/amax_history/layer.3/down_projection/dy").front(), 0) << text_of(base);
-    EXPECT_NE(plain.at("quantization/scale/layer.0/qkv_projection/x").front(), 1) << text_of(base);
-    EXPECT_TRUE(states_of(Checkpointing::full, false) == plain) << text_of(base);
-    EXPECT_TRUE(states_of(Checkpointing::full, true) == plain) << text_of(base);
+std::vector<GatheredCase> both_dtypes() {
+  std::vector<GatheredCase> out;
+  for (MeshCase c : sharded_meshes()) {
+    out.push_back({c});
+    c.shard_policy = ShardPolicy::optimizer;
+    out.push_back({c, DType::bf16});
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(Meshes, QuantizedWeights, ::testing::ValuesIn(both_dtypes()), CaseName());
+
+struct MeshOfTwo {
+  MeshCase on;
+  bool last = false;  // of the meshes; one rank has only one
+
+  std::string name() const { return testing::joined(last ? "last" : "first", on.name()); }
+  friend void PrintTo(const MeshOfTwo& c, std::ostream* out) { *out << c.name(); }
+};
+
+using QuantizedRecompute = CaseTest<MeshOfTwo>;
+
+// Recompute and delayed weight gradients leave every bit as it is.
+TEST_P(QuantizedRecompute, DoesNotChangeABit) {
+  const models::Model model = quantized_model();
+  const auto states_of = [&](Checkpointing checkpointing, bool delayed) {
+    plan::LayoutChoices layout = clipped_layout(GetParam().on, model);
+    quantize_layers(layout, model);
+    for (auto& policy : layout.policies) {
+      policy.checkpointing = checkpointing;
+      policy.delay_weight_gradients = delayed;
+    }
+    layout.schedule.group = delayed ? 2 : 1;
+    LayerRun run(model, layout);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(run.step(i).skipped(), step::Skip::none);
+    return assembled(run.session());
+  };
+  const Tensors plain = states_of(Checkpointing::none, false);
+  EXPECT_GT(plain.at("quantization/amax_history/layer.3/down_projection/dy").front(), 0);
+  EXPECT_NE(plain.at("quantization/scale/layer.0/qkv_projection/x").front(), 1);
+  EXPECT_TRUE(states_of(Checkpointing::full, false) == plain);
+  EXPECT_TRUE(states_of(Checkpointing::full, true) == plain);
+}
+
+std::vector<MeshOfTwo> first_and_last() {
+  const std::vector<MeshCase> all = sharded_meshes();
+  return {{all.front(), false}, {all.back(), true}};
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, QuantizedRecompute, ::testing::ValuesIn(first_and_last()), CaseName());
 
 // Backward gathers transposed weights only; with recompute, one gather serves both passes.
 TEST(QuantizedLayers, BackwardGathersTransposedWeights) {
   if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
   const models::Model model = quantized_model(true);
-  plan::LayoutChoices layout = meshes(model).front();
+  plan::LayoutChoices layout = clipped_layout(sharded_meshes().front(), model);
   layout.mesh.shard = 2;
   quantize_layers(layout, model);
   const auto forms = [&](Checkpointing checkpointing) {
@@ -167,7 +201,7 @@ TEST(QuantizedLayers, BackwardGathersTransposedWeights) {
 // A step with an overflow, or without a target, leaves weights, scales and histories, and names its reason.
 TEST(QuantizedLayers, SkippedStepsPushNothing) {
   const models::Model model = quantized_model();
-  plan::LayoutChoices layout = meshes(model).back();
+  plan::LayoutChoices layout = clipped_layout(sharded_meshes().back(), model);
   layout.loss_scaling = {.growth_interval = 1000};
   quantize_layers(layout, model);
   LayerRun run(model, layout);
@@ -183,34 +217,36 @@ TEST(QuantizedLayers, SkippedStepsPushNothing) {
   EXPECT_FALSE(assembled(run.session()) == before);
 }
 
+using DiagonalSegments = CaseTest<MeshCase>;
+
 // The diagonal table is the mask of the rows that are no padding: each in one segment, over all ranks.
-TEST(QuantizedLayers, DiagonalSegmentsHaveEachRealRowOnce) {
+TEST_P(DiagonalSegments, HaveEachRealRowOnce) {
   const models::Model model = quantized_model();
-  for (plan::LayoutChoices layout : meshes(model)) {
-    const auto mesh = rank_mesh(layout.mesh);
-    const std::int64_t batch = 2LL * layout.data_ranks() * 2;
-    const testing::ToySteps steps(model, layout, mesh->coordinate(), batch);
-    std::ostringstream mine;
-    for (const auto& micro_batch : steps.input(0).batches) {
-      std::vector<int> seen(micro_batch->ids.size());
-      for (std::size_t s = 0; s < micro_batch->diagonal.size(); s += step::kSegmentNumbers) {
-        for (int row = 0; row < micro_batch->diagonal[s + 1]; ++row) {
-          ++seen[static_cast<std::size_t>(micro_batch->diagonal[s] + row)];
-        }
+  plan::LayoutChoices layout = clipped_layout(GetParam(), model);
+  const auto mesh = rank_mesh(layout.mesh);
+  const std::int64_t batch = 2LL * layout.data_ranks() * 2;
+  const testing::ToySteps steps(model, layout, mesh->coordinate(), batch);
+  std::ostringstream mine;
+  for (const auto& micro_batch : steps.input(0).batches) {
+    std::vector<int> seen(micro_batch->ids.size());
+    for (std::size_t s = 0; s < micro_batch->diagonal.size(); s += step::kSegmentNumbers) {
+      for (int row = 0; row < micro_batch->diagonal[s + 1]; ++row) {
+        ++seen[static_cast<std::size_t>(micro_batch->diagonal[s] + row)];
       }
-      EXPECT_TRUE(std::ranges::all_of(seen, [](int count) { return count <= 1; }));
-      mine << std::count(seen.begin(), seen.end(), 1) << ' ';
     }
-    std::int64_t rows = 0, tokens = 0;
-    for (const std::string& theirs : the_world->all_gather_strings(mine.str())) {
-      std::istringstream in(theirs);
-      for (std::int64_t count = 0; in >> count;) rows += count;
-    }
-    const testing::ToySequences sequences(4 * batch, testing::kToyLength, testing::kToyDocuments);
-    for (std::int64_t i = 0; i < batch; ++i) tokens += static_cast<std::int64_t>(sequences.get(i).ids.size());
-    EXPECT_EQ(rows, tokens) << text_of(layout);
+    EXPECT_TRUE(std::ranges::all_of(seen, [](int count) { return count <= 1; }));
+    mine << std::count(seen.begin(), seen.end(), 1) << ' ';
   }
+  std::int64_t rows = 0, tokens = 0;
+  for (const std::string& theirs : the_world->all_gather_strings(mine.str())) {
+    std::istringstream in(theirs);
+    for (std::int64_t count = 0; in >> count;) rows += count;
+  }
+  const testing::ToySequences sequences(4 * batch, testing::kToyLength, testing::kToyDocuments);
+  for (std::int64_t i = 0; i < batch; ++i) tokens += static_cast<std::int64_t>(sequences.get(i).ids.size());
+  EXPECT_EQ(rows, tokens);
 }
+INSTANTIATE_TEST_SUITE_P(Meshes, DiagonalSegments, ::testing::ValuesIn(sharded_meshes()), CaseName());
 
 }  // namespace quantized_layers_test
 }  // namespace hawser
