@@ -12,8 +12,8 @@ namespace fp8_adapters_test {
 
 using testing::assembled;
 using testing::is_adapter;
+using testing::MeshCase;
 using testing::Tensors;
-using testing::text_of;
 using testing::train_adapters;
 
 // `some`: only q_proj and down_proj have adapters, so that ops write the inputs of other Linears in FP8.
@@ -35,11 +35,11 @@ models::Model plain_model(bool some = false) {
   return models::Model(description_of(some), train_adapters);
 }
 
-plan::LayoutChoices layout_of(const models::Model& model, const plan::LayoutChoices& base, bool fp8,
+// In float32, without clipping.
+plan::LayoutChoices layout_of(const models::Model& model, MeshCase c, bool fp8,
                               Fp8Scaling scaling = Fp8Scaling::delayed) {
-  plan::LayoutChoices layout = base;
-  layout.gradient_clip.reset();
-  layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
+  c.compute = DType::f32;
+  plan::LayoutChoices layout = testing::layout_of(c, model);
   if (fp8) plan::set_formats(layout, model, {.scaling = scaling, .saturation_limit = 1});
   return layout;
 }
@@ -64,7 +64,7 @@ void write(engine::Session& session) {
 }
 
 // Gathered or not, every element and scale that a rank has of the base.
-void expect_the_cast(engine::Session& session, const Tensors& weights, const std::string& what) {
+void expect_the_cast(engine::Session& session, const Tensors& weights) {
   int checked = 0;
   for (int f = 0; f < session.state().flats(); ++f) {
     const nn::Flat& flat = session.model().flat(f);
@@ -83,8 +83,8 @@ void expect_the_cast(engine::Session& session, const Tensors& weights, const std
       float amax = 0;
       for (const float value : values) amax = std::max(amax, std::abs(value));
       const float scale = amax / 448.0f, inverse = 1.0f / scale;
-      ASSERT_EQ(state.scales.data<float>()[p], scale) << what << param.name;
-      ASSERT_EQ(*session.state().gemm_scale(f, p).data<float>(), scale) << what << param.name;
+      ASSERT_EQ(state.scales.data<float>()[p], scale) << param.name;
+      ASSERT_EQ(*session.state().gemm_scale(f, p).data<float>(), scale) << param.name;
       const std::int64_t columns = param.shape[1];
       std::size_t wrong = 0;
       for (std::int64_t i = 0; i < param.elements(); ++i) {
@@ -96,58 +96,67 @@ void expect_the_cast(engine::Session& session, const Tensors& weights, const std
         const TensorView transposed = flat.transposed_view(state.transposed, p);
         wrong += transposed.data<F8E4M3>()[i % columns * param.shape[0] + i / columns].bits == bits ? 0 : 1;
       }
-      EXPECT_EQ(wrong, 0u) << what << param.name;
+      EXPECT_EQ(wrong, 0u) << param.name;
     }
   }
-  EXPECT_EQ(checked, 8) << what;
+  EXPECT_EQ(checked, 8);
 }
 
-TEST(Fp8Adapters, TheBaseIsTheCastOfItsWeights) {
+using Fp8Base = testing::CaseTest<MeshCase>;
+
+TEST_P(Fp8Base, IsTheCastOfItsWeights) {
+  const MeshCase& c = GetParam();
   const models::Model model = fp8_model(), plain = plain_model();
   const auto device = rank_device();
-  const Tensors weights = testing::on_one_rank([&] {
+  static const Tensors weights = testing::on_one_rank([&] {
     const auto self = comm::make_self_mesh();
-    engine::Session alone(plain, plan::derive(layout_of(plain, testing::toy_layout({}, plain), false), plain), *device,
-                          *self, {step::Purpose::train});
-    alone.initialise(3);
-    return testing::states_of(alone);
+    engine::Session one(plain, plan::derive(layout_of(plain, {}, false), plain), *device, *self,
+                        {step::Purpose::train});
+    one.initialise(3);
+    return testing::states_of(one);
   });
-  for (const plan::LayoutChoices& base : testing::meshes(model)) {
+  const auto mesh = rank_mesh(c.mesh);
+  plan::LayoutChoices layout = layout_of(model, c, true), in_bf16 = layout_of(plain, c, false);
+  in_bf16.compute = DType::bf16;
+  engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train});
+  session.initialise(3);
+  expect_the_cast(session, weights);
+  EXPECT_EQ(session.plan(step::Purpose::train).state_bytes, session.state().bytes());
+  std::int64_t base_elements = 0, alignment = 0;
+  for (int f = 0; f < session.state().flats(); ++f) {
+    const step::FlatState& state = session.state().flat(f);
+    if (state.quantized_on_load) base_elements += state.count;
+    alignment += 8 * Device::kAlignment;
+  }
+  if (!session.state().flat(0).unsharded.empty()) return;  // all ranks have two forms of all
+  // Other frozen weights are in float32 here, and in bf16 there.
+  engine::Session other(plain, plan::derive(in_bf16, plain), *device, *mesh, {step::Purpose::train});
+  std::int64_t others = 0;
+  for (int f = 0; f < session.state().flats(); ++f) {
+    const step::FlatState& state = session.state().flat(f);
+    if (!model.flat(f).spec().trainable && !state.quantized_on_load) others += 2 * state.count;
+    if (model.flat(f).spec().trainable) others -= 2 * state.count;  // copies in bf16
+  }
+  EXPECT_NEAR(static_cast<double>(session.state().parameter_bytes() - others + base_elements),
+              static_cast<double>(other.state().parameter_bytes()), static_cast<double>(alignment));
+}
+
+std::vector<MeshCase> both_shardings() {
+  std::vector<MeshCase> out;
+  for (MeshCase c : testing::sharded_meshes()) {
     for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
-      const auto mesh = rank_mesh(base.mesh);
-      plan::LayoutChoices layout = layout_of(model, base, true), in_bf16 = layout_of(plain, base, false);
-      in_bf16.compute = DType::bf16;
-      layout.shard_policy = in_bf16.shard_policy = policy;
-      engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train});
-      session.initialise(3);
-      expect_the_cast(session, weights, text_of(layout));
-      EXPECT_EQ(session.plan(step::Purpose::train).state_bytes, session.state().bytes());
-      std::int64_t base_elements = 0, alignment = 0;
-      for (int f = 0; f < session.state().flats(); ++f) {
-        const step::FlatState& state = session.state().flat(f);
-        if (state.quantized_on_load()) base_elements += state.count;
-        alignment += 8 * Device::kAlignment;
-      }
-      if (!session.state().flat(0).unsharded.empty()) continue;  // all ranks have two forms of all
-      // Other frozen weights are in float32 here, and in bf16 there.
-      engine::Session other(plain, plan::derive(in_bf16, plain), *device, *mesh, {step::Purpose::train});
-      std::int64_t others = 0;
-      for (int f = 0; f < session.state().flats(); ++f) {
-        const step::FlatState& state = session.state().flat(f);
-        if (!model.flat(f).spec().trainable && !state.quantized_on_load()) others += 2 * state.count;
-        if (model.flat(f).spec().trainable) others -= 2 * state.count;  // copies in bf16
-      }
-      EXPECT_NEAR(static_cast<double>(session.state().parameter_bytes() - others + base_elements),
-                  static_cast<double>(other.state().parameter_bytes()), static_cast<double>(alignment))
-          << text_of(layout);
+      c.shard_policy = policy;
+      out.push_back(c);
     }
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(Meshes, Fp8Base, ::testing::ValuesIn(both_shardings()), testing::CaseName());
 
 // The base is what a run has trained in full: its checkpoint has float32 weights, and no scales.
 TEST(Fp8Adapters, TheBaseOfACheckpointIsTheCastOfItsWeights) {
   const models::Model model = fp8_model(), plain = plain_model();
-  const std::vector<plan::LayoutChoices> meshes = testing::meshes(model);
+  const std::vector<MeshCase> meshes = testing::sharded_meshes();
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
   const auto device = rank_device();
@@ -165,7 +174,7 @@ TEST(Fp8Adapters, TheBaseOfACheckpointIsTheCastOfItsWeights) {
   engine::Session session(model, plan::derive(layout_of(model, meshes.back(), true), model), *device, *mesh,
                           {step::Purpose::train});
   engine::load(session, checkpoint, {.scales = false});
-  expect_the_cast(session, weights, text_of(meshes.back()));
+  expect_the_cast(session, weights);
 }
 
 // The first moments of AdamW after one step are its gradients times a constant.
@@ -177,8 +186,23 @@ Tensors gradients(const Tensors& states) {
   return out;
 }
 
+struct AdapterCase {
+  MeshCase on;
+  bool some = false;  // Linears have adapters; else all
+  Fp8Scaling scaling = Fp8Scaling::delayed;
+
+  std::string of() const {
+    return testing::joined(some ? "some" : "all", testing::name_if(scaling == Fp8Scaling::block, "block_scaling"));
+  }
+  std::string name() const { return testing::joined(of(), on.name()); }
+  friend void PrintTo(const AdapterCase& c, std::ostream* out) { *out << c.name(); }
+};
+
+using Fp8Adapters = testing::CaseTest<AdapterCase>;
+
 // What another mesh changes of an adapter's gradient is less than a quarter of what FP8 changes of it.
-void expect_the_gradients_of_one_rank(bool some, Fp8Scaling scaling = Fp8Scaling::delayed) {
+TEST_P(Fp8Adapters, HaveTheGradientsOfOneRank) {
+  const auto& [c, some, scaling] = GetParam();
   const models::Model plain = plain_model(some), model = fp8_model(some, scaling);
   const std::int64_t batch = 2LL * the_world->size();
   const auto trained = [&](const models::Model& of, plan::LayoutChoices layout, comm::Mesh& mesh, bool all) {
@@ -198,51 +222,55 @@ void expect_the_gradients_of_one_rank(bool some, Fp8Scaling scaling = Fp8Scaling
     out.after = gradients(after);
     return out;
   };
-  const plan::LayoutChoices alone = testing::toy_layout({}, plain);
-  const testing::Trained exact = testing::on_one_rank(
-      [&] { return trained(plain, layout_of(plain, alone, false), *comm::make_self_mesh(), false); });
-  const testing::Trained one = testing::on_one_rank(
-      [&] { return trained(model, layout_of(model, alone, true, scaling), *comm::make_self_mesh(), false); });
-  EXPECT_NEAR(one.losses[0], exact.losses[0], 0.02 * exact.losses[0]);
-  EXPECT_NE(one.losses[0], exact.losses[0]);
-  ASSERT_FALSE(one.after.empty());
-  for (const auto& [name, values] : one.after) EXPECT_TRUE(is_adapter(name)) << name;
-  int i = the_world->size();
-  for (const plan::LayoutChoices& base : testing::meshes(model)) {
-    plan::LayoutChoices layout = layout_of(model, base, true, scaling);
-    layout.shard_policy = i % 2 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
-    for (nn::SavePolicy& policy : layout.policies) {
-      policy.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
-      policy.delay_weight_gradients = i % 3 == 0;
-    }
-    ++i;
-    const auto mesh = rank_mesh(layout.mesh);
-    const testing::Trained many = trained(model, layout, *mesh, true);
-    EXPECT_NEAR(many.losses[0], one.losses[0], 1e-3 * one.losses[0]) << text_of(layout);
-    for (const auto& [name, values] : one.before) {
-      EXPECT_TRUE(many.before.at(name) == values) << text_of(layout) << ": " << name;
-    }
-    for (const auto& [name, values] : one.after) {
-      const Tensors own{{name, many.after.at(name)}}, of_one{{name, values}};
-      const double of_fp8 = testing::difference({{name, exact.after.at(name)}}, of_one);
-      EXPECT_LT(testing::difference(own, of_one), 0.25 * of_fp8) << text_of(layout) << ": " << name;
-    }
+  static std::map<std::string, std::pair<testing::Trained, testing::Trained>> references;  // without FP8 and with it
+  auto& [exact, one] = references[GetParam().of()];
+  if (one.losses.empty()) {
+    plan::LayoutChoices of_plain = layout_of(plain, {}, false), of_one = layout_of(model, {}, true, scaling);
+    of_plain.optimizer = of_one.optimizer = testing::toy_adamw();
+    exact = testing::on_one_rank([&] { return trained(plain, of_plain, *comm::make_self_mesh(), false); });
+    one = testing::on_one_rank([&] { return trained(model, of_one, *comm::make_self_mesh(), false); });
+    EXPECT_NEAR(one.losses[0], exact.losses[0], 0.02 * exact.losses[0]);
+    EXPECT_NE(one.losses[0], exact.losses[0]);
+    EXPECT_FALSE(one.after.empty());
+    for (const auto& [name, values] : one.after) EXPECT_TRUE(is_adapter(name)) << name;
+  }
+  const plan::LayoutChoices layout = layout_of(model, c, true, scaling);
+  const auto mesh = rank_mesh(layout.mesh);
+  const testing::Trained ours = trained(model, layout, *mesh, true);
+  EXPECT_NEAR(ours.losses[0], one.losses[0], 1e-3 * one.losses[0]);
+  for (const auto& [name, values] : one.before) {
+    EXPECT_TRUE(ours.before.at(name) == values) << name;
+  }
+  for (const auto& [name, values] : one.after) {
+    const Tensors own{{name, ours.after.at(name)}}, of_one{{name, values}};
+    const double of_fp8 = testing::difference({{name, exact.after.at(name)}}, of_one);
+    EXPECT_LT(testing::difference(own, of_one), 0.25 * of_fp8) << name;
   }
 }
 
-TEST(Fp8Adapters, GradientsAreThoseOfOneRank) {
-  expect_the_gradients_of_one_rank(false);
+std::vector<AdapterCase> in_turn(bool some, Fp8Scaling scaling) {
+  std::vector<AdapterCase> out;
+  for (MeshCase c : testing::sharded_meshes()) {
+    const int i = the_world->size() + static_cast<int>(out.size());
+    c.compute = DType::f32;
+    c.shard_policy = i % 2 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
+    c.policy = {.checkpointing = i / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none,
+                .delay_weight_gradients = i % 3 == 0};
+    out.push_back({c, some, scaling});
+  }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(AllLinears, Fp8Adapters, ::testing::ValuesIn(in_turn(false, Fp8Scaling::delayed)),
+                         testing::CaseName());
+INSTANTIATE_TEST_SUITE_P(SomeLinears, Fp8Adapters, ::testing::ValuesIn(in_turn(true, Fp8Scaling::delayed)),
+                         testing::CaseName());
 
-TEST(Fp8Adapters, OfSomeLinearsHaveTheGradientsOfOneRank) {
-  expect_the_gradients_of_one_rank(true);
+// Frozen weights that are rounded where they are read, in blocks. mesh_1 and mesh_2 run them.
+std::vector<AdapterCase> blocks(bool some) {
+  return the_world->size() > 2 ? std::vector<AdapterCase>() : in_turn(some, Fp8Scaling::block);
 }
-
-// Frozen weights that are rounded where they are read, in blocks.
-TEST(Fp8Adapters, WithScalesOfBlocksHaveTheGradientsOfOneRank) {
-  if (the_world->size() > 2) GTEST_SKIP() << "mesh_1 and mesh_2 run it";
-  for (const bool some : {false, true}) expect_the_gradients_of_one_rank(some, Fp8Scaling::block);
-}
+INSTANTIATE_TEST_SUITE_P(BlocksOfAllLinears, Fp8Adapters, ::testing::ValuesIn(blocks(false)), testing::CaseName());
+INSTANTIATE_TEST_SUITE_P(BlocksOfSomeLinears, Fp8Adapters, ::testing::ValuesIn(blocks(true)), testing::CaseName());
 
 // A checkpoint has nothing of the base. A run that loads the base again has its bits on another mesh, and continues on
 // the same mesh with the bits of one that did not stop.
@@ -250,10 +278,10 @@ TEST(Fp8Adapters, AResumedRunHasTheSameBase) {
   const models::Model model = fp8_model();
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  const std::vector<plan::LayoutChoices> meshes = testing::meshes(model);
+  const std::vector<MeshCase> meshes = testing::sharded_meshes();
   const engine::StateScope scope{.frozen = false};
-  const auto with_session = [&](const plan::LayoutChoices& base, const auto& body) {
-    plan::LayoutChoices layout = layout_of(model, base, true);
+  const auto with_session = [&](const MeshCase& c, const auto& body) {
+    plan::LayoutChoices layout = layout_of(model, c, true);
     const auto mesh = rank_mesh(layout.mesh);
     const testing::ToySteps steps(model, layout, mesh->coordinate(), 2LL * the_world->size());
     const auto device = rank_device();

@@ -97,17 +97,17 @@ inline plan::LayoutChoices layout_of(const models::Model& model, const comm::Mes
   return layout;
 }
 
-// A session of the world, or of this process alone, for on_one_rank().
+// A session of the world, or of one rank, for on_one_rank().
 class ExpertRun {
  public:
-  ExpertRun(const models::Model& model, const plan::LayoutChoices& layout, bool alone = false,
+  ExpertRun(const models::Model& model, const plan::LayoutChoices& layout, bool one_rank = false,
             std::int64_t sequences = whole_batch())
       : layout_(layout),
-        mesh_(alone ? comm::make_self_mesh() : rank_mesh(layout.mesh)),
+        mesh_(one_rank ? comm::make_self_mesh() : rank_mesh(layout.mesh)),
         steps_(model, layout_, mesh_->coordinate(), sequences),
-        device_(rank_device(alone ? CpuOptions{} : CpuOptions{.random_delay_s = 2e-4, .delay_seed = 5})),
+        device_(rank_device(one_rank ? CpuOptions{} : CpuOptions{.random_delay_s = 2e-4, .delay_seed = 5})),
         session_(model, plan::derive(layout_, model), *device_, *mesh_, {step::Purpose::train}, std::nullopt,
-                 {.replay = !alone}) {
+                 {.replay = !one_rank}) {
     session_.initialise(3);
   }
   double step(std::int64_t which) {
@@ -115,9 +115,9 @@ class ExpertRun {
     return trained_.losses.back();
   }
   // AdamW's first moments after one step: its gradients times a constant.
-  Tensors gradients(bool alone = false) {
+  Tensors gradients(bool one_rank = false) {
     Tensors out;
-    for (const auto& [name, values] : alone ? states_of(session_) : assembled(session_)) {
+    for (const auto& [name, values] : one_rank ? states_of(session_) : assembled(session_)) {
       if (name.starts_with("optimizer/exp_avg/")) out[name] = values;
     }
     return out;

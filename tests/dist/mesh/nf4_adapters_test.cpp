@@ -14,10 +14,12 @@ namespace hawser {
 namespace nf4_adapters_test {
 
 using testing::assembled;
+using testing::CaseName;
+using testing::CaseTest;
 using testing::is_adapter;
+using testing::MeshCase;
 using testing::same_bits;
 using testing::Tensors;
-using testing::text_of;
 using testing::train_adapters;
 
 // `experts`: in place of the MLPs.
@@ -28,7 +30,7 @@ models::ModelDescription description_of(bool experts) {
     testing::set_experts(description, b, 3, 3);  // of all tokens: no rounding changes the routing
     nn::MoeConfig& moe = *description.blocks[static_cast<std::size_t>(b)].moe;
     moe.inner = 64;
-    // That of a micro-batch depends on what it has, not on each token alone.
+    // That of a micro-batch depends on what it has, not on each token one.
     moe.auxiliary_loss = moe.router_z_loss = 0;
   }
   return description;
@@ -41,11 +43,9 @@ models::Model plain_model(bool experts = false) {
   return models::Model(description_of(experts), train_adapters);
 }
 
-plan::LayoutChoices layout_of(const plan::LayoutChoices& base, DType compute = DType::f32) {
-  plan::LayoutChoices layout = base;
-  layout.compute = compute;
-  layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
-  return layout;
+plan::LayoutChoices layout_with(MeshCase c, const models::Model& model, DType compute = DType::f32) {
+  c.compute = compute;
+  return testing::clipped_layout(c, model);
 }
 
 // Calls change(name, element, value) for each element of the shard's parameters.
@@ -95,7 +95,7 @@ Nf4Block block_of(const float* values) {
 }
 
 // Every block that this rank has, of its shard and of unsharded weights.
-void expect_blocks(engine::Session& session, const Tensors& weights, const std::string& what) {
+void expect_blocks(engine::Session& session, const Tensors& weights) {
   std::size_t checked = 0, wrong = 0;
   for (int f = 0; f < session.state().flats(); ++f) {
     const nn::Flat& flat = session.model().flat(f);
@@ -103,7 +103,7 @@ void expect_blocks(engine::Session& session, const Tensors& weights, const std::
     ASSERT_EQ(state.quantized_on_load(), flat.spec().packed());
     if (!flat.spec().packed()) continue;
     EXPECT_EQ(state.stored.raw(), state.compute.raw());
-    EXPECT_EQ(state.stored.bytes(), state.count / 64 * 36) << what;
+    EXPECT_EQ(state.stored.bytes(), state.count / 64 * 36);
     EXPECT_EQ(state.count * state.shard.count, flat.total(state.shard.count));
     for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
       const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
@@ -124,12 +124,12 @@ void expect_blocks(engine::Session& session, const Tensors& weights, const std::
       }
     }
   }
-  EXPECT_GT(checked, 0u) << what;
-  EXPECT_EQ(wrong, 0u) << what << ", of " << checked;
+  EXPECT_GT(checked, 0u);
+  EXPECT_EQ(wrong, 0u) << "of " << checked;
 }
 
 // What the state and the plan have of the base: 36 bytes for 64 weights, nothing else.
-void expect_bytes(engine::Session& session, const std::string& what) {
+void expect_bytes(engine::Session& session) {
   const plan::RankPlan& plan = session.plan(step::Purpose::train);
   EXPECT_EQ(plan.state_bytes, session.state().bytes());
   std::int64_t bytes = 0;
@@ -139,66 +139,73 @@ void expect_bytes(engine::Session& session, const std::string& what) {
     const std::int64_t count = state.unsharded.empty() ? state.count : flat.total(state.shard.count);
     bytes += round_up(flat.spec().packed() ? count / 64 * 36 : 4 * count, Device::kAlignment);
   }
-  EXPECT_EQ(session.state().parameter_bytes(), bytes) << what;
+  EXPECT_EQ(session.state().parameter_bytes(), bytes);
   int gathered = 0;
   for (const auto& [key, buffer] : plan.buffers.index) {
     if (key.role != step::Role::weights) continue;
     const int f = plan.program.instructions[static_cast<std::size_t>(key.a)].flat;
     if (!session.model().flat(f).spec().packed()) continue;
     const std::int64_t total = session.model().flat(f).total(session.state().flat(f).shard.count);
-    EXPECT_EQ(plan.buffers.buffers[static_cast<std::size_t>(buffer)].bytes, total / 64 * 36) << what;
+    EXPECT_EQ(plan.buffers.buffers[static_cast<std::size_t>(buffer)].bytes, total / 64 * 36);
     ++gathered;
   }
-  EXPECT_EQ(gathered > 0, session.layout().gathers_weights()) << what;
+  EXPECT_EQ(gathered > 0, session.layout().gathers_weights());
   // A temporary for each GEMM with W of forward and backward, four a block.
   int dequantized = 0;
   for (const TraceItem& item : plan.trace.items) dequantized += std::string(item.record.name) == "dequantize_nf4";
-  EXPECT_EQ(dequantized, 8 * session.model().blocks() * session.layout().micro_batches) << what;
+  EXPECT_EQ(dequantized, 8 * session.model().blocks() * session.layout().micro_batches);
 }
 
 Tensors initial_values(const models::Model& plain) {
   return testing::on_one_rank([&] {
     const auto device = rank_device();
     const auto self = comm::make_self_mesh();
-    engine::Session alone(plain, plan::derive(layout_of(testing::toy_layout({}, plain)), plain), *device, *self,
-                          {step::Purpose::train});
-    alone.initialise(3);
-    return testing::states_of(alone);
+    engine::Session one(plain, plan::derive(layout_with({}, plain), plain), *device, *self, {step::Purpose::train});
+    one.initialise(3);
+    return testing::states_of(one);
   });
 }
 
-TEST(Nf4Adapters, TheBaseHasTheBytesOfItsBlocks) {
-  const models::Model model = packed_model(), plain = plain_model();
+using Nf4Base = CaseTest<MeshCase>;
+
+TEST_P(Nf4Base, HasTheBytesOfItsBlocks) {
+  const MeshCase& c = GetParam();
+  const models::Model model = packed_model();
   const auto device = rank_device();
-  const Tensors weights = initial_values(plain);
-  for (const plan::LayoutChoices& base : testing::meshes(model)) {
+  static const Tensors weights = initial_values(plain_model());
+  const auto mesh = rank_mesh(c.mesh);
+  // Each rank plans itself, and so has a trace.
+  engine::Session session(model, plan::derive(layout_with(c, model), model), *device, *mesh, {step::Purpose::train},
+                          std::nullopt, {.replay = true});
+  session.initialise(3);
+  expect_blocks(session, weights);
+  expect_bytes(session);
+}
+
+std::vector<MeshCase> both_shardings() {
+  std::vector<MeshCase> out;
+  for (MeshCase c : testing::sharded_meshes()) {
     for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
-      const auto mesh = rank_mesh(base.mesh);
-      plan::LayoutChoices layout = layout_of(base);
-      layout.shard_policy = policy;
-      // Each rank plans itself, and so has a trace.
-      engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train}, std::nullopt,
-                              {.replay = true});
-      session.initialise(3);
-      expect_blocks(session, weights, text_of(layout));
-      expect_bytes(session, text_of(layout));
+      c.shard_policy = policy;
+      out.push_back(c);
     }
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(Meshes, Nf4Base, ::testing::ValuesIn(both_shardings()), CaseName());
 
 // The values of all packed parameters, as a GEMM reads them.
 Tensors dequantized(const models::Model& model) {
   return testing::on_one_rank([&] {
     const auto device = rank_device();
     const auto self = comm::make_self_mesh();
-    engine::Session alone(model, plan::derive(layout_of(testing::toy_layout({}, model)), model), *device, *self,
-                          {step::Purpose::train});
-    alone.initialise(3);
+    engine::Session one(model, plan::derive(layout_with({}, model), model), *device, *self, {step::Purpose::train});
+    one.initialise(3);
     Tensors out;
-    for (int f = 0; f < alone.state().flats(); ++f) {
+    for (int f = 0; f < one.state().flats(); ++f) {
       const nn::Flat& flat = model.flat(f);
       for (int p = 0; flat.spec().packed() && p < static_cast<int>(flat.params().size()); ++p) {
-        const TensorView view = flat.view(alone.state().flat(f).unsharded, p);
+        const TensorView view = flat.view(one.state().flat(f).unsharded, p);
         std::vector<float>& values = out[flat.params()[static_cast<std::size_t>(p)].name];
         for (std::int64_t b = 0; b < view.elements(); ++b) {
           const Nf4Block& block = view.data<Nf4Block>()[b];
@@ -213,77 +220,104 @@ Tensors dequantized(const models::Model& model) {
   });
 }
 
+struct AdapterCase {
+  bool experts = false;  // in place of the MLPs
+  MeshCase on;
+
+  std::string name() const { return testing::joined(testing::name_if(experts, "experts"), on.name()); }
+  friend void PrintTo(const AdapterCase& c, std::ostream* out) { *out << c.name(); }
+};
+
+using Nf4Weights = CaseTest<AdapterCase>;
+
 // On every mesh, of the same mesh.
-TEST(Nf4Adapters, HaveTheBitsOfDequantizedWeights) {
-  if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
+TEST_P(Nf4Weights, HaveTheBitsOfDequantizedWeights) {
+  const bool experts = GetParam().experts;
+  const MeshCase& c = GetParam().on;
+  const models::Model model = packed_model(experts), plain = plain_model(experts);
+  static std::map<bool, Tensors> references;
+  if (!references.contains(experts)) references[experts] = dequantized(model);
+  const Tensors& weights = references.at(experts);
+  // `of`: of the model; `given`: the base has `weights`, rounded to the compute dtype.
+  const auto trained = [&](const models::Model& of, bool given) {
+    plan::LayoutChoices layout = layout_with(c, of, c.compute);
+    const auto groups = rank_mesh(layout.mesh);
+    const testing::ToySteps steps(of, layout, groups->coordinate(), 4LL * layout.data_ranks());
+    const auto device = rank_device({.random_delay_s = 1e-4, .delay_seed = 5});
+    engine::Session session(of, plan::derive(layout, of), *device, *groups, {step::Purpose::train}, std::nullopt,
+                            {.replay = true});
+    write(session);
+    if (given) {
+      for_each_stored(session, [&](const std::string& name, std::size_t i, float& value) {
+        if (const auto found = weights.find(name); found != weights.end()) value = found->second.at(i);
+      });
+    }
+    testing::Trained run;
+    testing::take_steps(session, steps, {.inputs = {0, 1}}, run);
+    for (const auto& [name, values] : testing::states_of(session)) {
+      if (is_adapter(name)) run.after[name] = values;
+    }
+    return run;
+  };
+  const testing::Trained packed = trained(model, false), same = trained(plain, true), other = trained(plain, false);
+  ASSERT_FALSE(packed.after.empty());
+  EXPECT_EQ(packed.losses, same.losses);
+  EXPECT_TRUE(same_bits(packed.after, same.after));
+  EXPECT_NE(packed.losses, other.losses);
+  EXPECT_FALSE(same_bits(packed.after, other.after));
+}
+
+std::vector<AdapterCase> both_dtypes() {
+  std::vector<AdapterCase> out;
+  if (the_world->size() > 4) return out;  // fewer ranks are enough
+  const std::vector<MeshCase> meshes = testing::sharded_meshes();
   for (const bool experts : {false, true}) {
-    const models::Model model = packed_model(experts), plain = plain_model(experts);
-    const Tensors weights = dequantized(model);
-    const std::vector<plan::LayoutChoices> meshes = testing::meshes(model);
     for (std::size_t m = 0; m < meshes.size(); ++m) {
       for (const DType compute : {DType::f32, DType::bf16}) {
         // Of several meshes each has both dtypes, one of them with experts.
         const std::size_t turn = m + (compute == DType::bf16 ? 1 : 0);
         if (meshes.size() > 1 && (turn % 2 == 0) != experts) continue;
-        plan::LayoutChoices base = layout_of(meshes[m], compute);
-        base.shard_policy = m % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
-        for (nn::SavePolicy& policy : base.policies) {
-          policy.checkpointing = turn / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
-          policy.delay_weight_gradients = turn % 3 == 1;
-        }
-        // `of`: of the model; `given`: the base has `weights`, rounded to the compute dtype.
-        const auto trained = [&](const models::Model& of, bool given) {
-          plan::LayoutChoices layout = base;
-          const auto groups = rank_mesh(layout.mesh);
-          const testing::ToySteps steps(of, layout, groups->coordinate(), 4LL * layout.data_ranks());
-          const auto device = rank_device({.random_delay_s = 1e-4, .delay_seed = 5});
-          engine::Session session(of, plan::derive(layout, of), *device, *groups, {step::Purpose::train}, std::nullopt,
-                                  {.replay = true});
-          write(session);
-          if (given) {
-            for_each_stored(session, [&](const std::string& name, std::size_t i, float& value) {
-              if (const auto found = weights.find(name); found != weights.end()) value = found->second.at(i);
-            });
-          }
-          testing::Trained run;
-          testing::take_steps(session, steps, {.inputs = {0, 1}}, run);
-          for (const auto& [name, values] : testing::states_of(session)) {
-            if (is_adapter(name)) run.after[name] = values;
-          }
-          return run;
-        };
-        const testing::Trained packed = trained(model, false), same = trained(plain, true),
-                               other = trained(plain, false);
-        const std::string text = cat(text_of(base), experts ? " experts " : "");
-        ASSERT_FALSE(packed.after.empty());
-        EXPECT_EQ(packed.losses, same.losses) << text;
-        EXPECT_TRUE(same_bits(packed.after, same.after)) << text;
-        EXPECT_NE(packed.losses, other.losses) << text;
-        EXPECT_FALSE(same_bits(packed.after, other.after)) << text;
+        MeshCase c = meshes[m];
+        c.compute = compute;
+        c.shard_policy = m % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
+        c.policy = {.checkpointing = turn / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none,
+                    .delay_weight_gradients = turn % 3 == 1};
+        out.push_back({experts, c});
       }
     }
   }
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Meshes, Nf4Weights, ::testing::ValuesIn(both_dtypes()), CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Nf4Weights);
+
+using Nf4Adapters = CaseTest<AdapterCase>;
+
+TEST_P(Nf4Adapters, TrainLikeOneRank) {
+  const models::Model model = packed_model(GetParam().experts);
+  plan::LayoutChoices layout = layout_with(GetParam().on, model), of_one = layout_with({}, model);
+  layout.optimizer = of_one.optimizer = testing::toy_adamw();
+  const testing::Trained trained = testing::train(model, layout);
+  testing::expect_training_of_one_rank(model, of_one, 4LL * layout.data_ranks(), trained);
 }
 
-TEST(Nf4Adapters, TrainLikeOneRank) {
-  if (the_world->size() > 4) GTEST_SKIP() << "fewer ranks are enough";
+std::vector<AdapterCase> in_turn() {
+  std::vector<AdapterCase> out;
+  if (the_world->size() > 4) return out;  // fewer ranks are enough
   int turn = the_world->size();
   for (const bool experts : {false, true}) {
-    const models::Model model = packed_model(experts);
-    for (const plan::LayoutChoices& base : testing::meshes(model)) {
-      plan::LayoutChoices layout = layout_of(base);
-      layout.shard_policy = turn % 2 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
-      for (nn::SavePolicy& policy : layout.policies) {
-        policy.checkpointing = turn / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
-      }
-      layout.optimizer = testing::toy_adamw();
+    for (MeshCase c : testing::sharded_meshes()) {
+      c.compute = DType::f32;
+      c.shard_policy = turn % 2 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
+      c.policy.checkpointing = turn / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
+      out.push_back({experts, c});
       ++turn;
-      const testing::Trained many = testing::train(model, layout);
-      testing::expect_one_ranks_training(model, layout_of(testing::toy_layout({}, model)), 4LL * layout.data_ranks(),
-                                         many, text_of(layout));
     }
   }
+  return out;
 }
+INSTANTIATE_TEST_SUITE_P(InTurn, Nf4Adapters, ::testing::ValuesIn(in_turn()), CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Nf4Adapters);
 
 // From files in bf16, with adapters that these do not have.
 TEST(Nf4Adapters, WeightsInFilesAreQuantizedOnce) {
@@ -305,36 +339,38 @@ TEST(Nf4Adapters, WeightsInFilesAreQuantizedOnce) {
   Problems problems;
   auto folder = checkpoint::SafetensorsFolder::open(own.path("base"), problems);
   ASSERT_TRUE(folder) << problems.lines();
-  for (const plan::LayoutChoices& base : testing::meshes(model)) {
-    const auto mesh = rank_mesh(base.mesh);
-    engine::Session session(model, plan::derive(layout_of(base), model), *device, *mesh, {step::Purpose::train});
+  for (const MeshCase& c : testing::sharded_meshes()) {
+    SCOPED_TRACE(c.name());
+    const auto mesh = rank_mesh(c.mesh);
+    engine::Session session(model, plan::derive(layout_with(c, model), model), *device, *mesh, {step::Purpose::train});
     session.load(models::WeightSources(*folder), 3);
-    expect_blocks(session, weights, text_of(base));
+    expect_blocks(session, weights);
   }
 }
 
 // The base is what a run has trained in full: its checkpoint has float32 weights, which are quantized as they are read.
 TEST(Nf4Adapters, WeightsInACheckpointAreQuantizedOnce) {
   const models::Model model = packed_model(), plain = plain_model();
-  const std::vector<plan::LayoutChoices> meshes = testing::meshes(model);
+  const std::vector<MeshCase> meshes = testing::sharded_meshes();
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
   const auto device = rank_device();
   Tensors weights;
   {
     const auto mesh = rank_mesh(meshes.front().mesh);
-    engine::Session session(plain, plan::derive(layout_of(meshes.front()), plain), *device, *mesh,
+    engine::Session session(plain, plan::derive(layout_with(meshes.front(), plain), plain), *device, *mesh,
                             {step::Purpose::train});
     write(session);
     train::save(session, the_world, {.root = root}, {.step = 1, .recipe = "{}", .config = "{}"});
     weights = assembled(session);
   }
   checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
-  for (const plan::LayoutChoices& base : {meshes.front(), meshes.back()}) {
-    const auto mesh = rank_mesh(base.mesh);
-    engine::Session session(model, plan::derive(layout_of(base), model), *device, *mesh, {step::Purpose::train});
+  for (const MeshCase& c : {meshes.front(), meshes.back()}) {
+    SCOPED_TRACE(c.name());
+    const auto mesh = rank_mesh(c.mesh);
+    engine::Session session(model, plan::derive(layout_with(c, model), model), *device, *mesh, {step::Purpose::train});
     engine::load(session, checkpoint);
-    expect_blocks(session, weights, text_of(base));
+    expect_blocks(session, weights);
     for (const auto& [name, values] : assembled(session)) {
       EXPECT_TRUE(!is_adapter(name) || values == weights.at(name)) << name;
     }
@@ -346,9 +382,9 @@ TEST(Nf4Adapters, WeightsInACheckpointAreQuantizedOnce) {
 TEST(Nf4Adapters, AResumedRunHasTheSameBase) {
   const models::Model model = packed_model();
   const TemporaryFolder own;
-  const std::vector<plan::LayoutChoices> meshes = testing::meshes(model);
-  const auto with_session = [&](const plan::LayoutChoices& base, bool written, const auto& body) {
-    plan::LayoutChoices layout = layout_of(base);
+  const std::vector<MeshCase> meshes = testing::sharded_meshes();
+  const auto with_session = [&](const MeshCase& c, bool written, const auto& body) {
+    plan::LayoutChoices layout = layout_with(c, model);
     const auto mesh = rank_mesh(layout.mesh);
     const testing::ToySteps steps(model, layout, mesh->coordinate(), 2LL * the_world->size());
     const auto device = rank_device();
