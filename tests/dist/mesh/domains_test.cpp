@@ -1,7 +1,4 @@
 // A model whose parameters have domains that do not fit the mesh is rejected before anything runs. One rank plans.
-#include "support/pieces_exchange.h"
-#include "support/tensor_parallel.h"
-#include "support/toy_slices.h"
 #include "toy_training.h"
 
 namespace hawser {
@@ -27,18 +24,8 @@ models::ModelDescription part_on(const comm::MeshSizes& mesh, bool experts, std:
 std::string rejection(const models::ModelDescription& part, const comm::MeshSizes& mesh, const nn::FlatSpecOf& spec,
                       bool sequence_parallel = false) {
   const models::Model model(part, spec);
-  plan::LayoutChoices layout = testing::toy_layout(mesh, model);
-  layout.sequence_parallel = sequence_parallel;
-  layout.replace_seams = [&](nn::Seams& seams, comm::Mesh& groups) {
-    if (mesh.expert > 1) seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert());
-    if (mesh.tensor == 1) return;
-    seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
-    if (sequence_parallel) {
-      seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
-    } else {
-      seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
-    }
-  };
+  const plan::LayoutChoices layout =
+      testing::toy_layout({.mesh = mesh, .division = {.sequence_parallel = sequence_parallel}}, model);
   try {
     plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
   } catch (const InternalError& error) {

@@ -386,7 +386,7 @@ TEST(ExpertRanks, AModelWithOtherExpertsIsRejected) {
   const models::Model model(description);
   const auto device = rank_device();
   const auto mesh = rank_mesh({.shard = world});
-  const plan::LayoutChoices layout = testing::toy_layout({.shard = world}, model);
+  const plan::LayoutChoices layout = testing::toy_layout({.mesh = {.shard = world}}, model);
   EXPECT_THROW(engine::Session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train}),
                InternalError);
   EXPECT_THROW(plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0), InternalError);

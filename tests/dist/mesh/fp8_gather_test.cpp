@@ -33,7 +33,7 @@ Trained run(const nn::SavePolicy& policy, std::int64_t kv_heads, bool quantized,
   const nn::FlatSpecOf own = [](const nn::Param& param) { return param.flat; };
   const models::Model model(testing::half_of(whole, part, testing::kSequence),
                             nn::with_sequence_parallelism(nn::with_fp8_weights(own, [](int) { return true; })));
-  plan::LayoutChoices layout = testing::toy_layout(mesh, model);
+  plan::LayoutChoices layout = testing::toy_layout({.mesh = mesh}, model);
   layout.sequence_parallel = true;
   layout.policies.assign(layout.policies.size(), policy);
   plan::set_formats(layout, model, {.saturation_limit = 1});

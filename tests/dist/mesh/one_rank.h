@@ -1,7 +1,7 @@
 // `on_one_rank`: a result that rank 0 computes for all ranks.
 //
-//   const Outcome one = on_one_rank([&] { return run(model, alone, *comm::make_self_mesh(), batch_size, 0); });
-//   compare_shards(c, ours, one, 1e-5);  // on every rank
+//   const Outcome one = on_one_rank([&] { return run(model, layout, *comm::make_self_mesh(), batch_size, 0); });
+//   expect_gradients(c.mesh, ours, one, 1e-5);  // on every rank
 //
 // The ranks of a test share few cores, so one process computes what they are compared with.
 #pragma once

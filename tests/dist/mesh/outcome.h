@@ -15,7 +15,6 @@
 #include "engine/session.h"
 #include "mesh_case.h"
 #include "models/weights.h"
-#include "old_case.h"
 #include "one_rank.h"
 
 namespace hawser::testing {
@@ -118,12 +117,6 @@ inline void expect_gradients(const comm::MeshSizes& sizes, const Outcome& mesh, 
     const double floor = 1e-3 * std::sqrt(full);
     EXPECT_LT(std::sqrt(sum[0]) / std::max(std::sqrt(sum[1]), floor), max) << name;
   }
-}
-
-inline void compare_shards(const Case& c, const Outcome& mesh, const Outcome& one, double max) {
-  SCOPED_TRACE(c.text());
-  expect_gradients({.context = c.context, .shard = c.shard, .replicate = c.replicate, .shard_context = c.sharded}, mesh,
-                   one, max);
 }
 
 }  // namespace hawser::testing

@@ -17,7 +17,7 @@ TEST(Plans, RanksWithOtherOffsetsDoNotFetch) {
   const int world = the_world->size();
   if (world == 1) GTEST_SKIP() << "needs two ranks or more";
   const models::Model model(testing::toy_description());
-  plan::LayoutChoices layout = testing::toy_layout({.shard = world}, model);
+  plan::LayoutChoices layout = testing::toy_layout({.mesh = {.shard = world}}, model);
   std::vector<std::string> notes;
   const testing::Training training{.look = [&](engine::Session& session) { notes = session.notes(); }};
   const Trained equal = testing::train(model, layout, training);
@@ -32,7 +32,7 @@ TEST(Plans, RanksWithOtherOffsetsDoNotFetch) {
 TEST(Plans, TheFirstRankMakesThemForAll) {
   const int world = the_world->size(), stages = std::min(world, 2);
   const models::Model model(testing::toy_description());
-  plan::LayoutChoices choices = testing::toy_layout({.shard = world / stages}, model);
+  plan::LayoutChoices choices = testing::toy_layout({.mesh = {.shard = world / stages}}, model);
   if (stages == 2) choices.partition = {.stages = 2, .ends = {1, 2}};
   const plan::Layout layout = plan::derive(choices, model);
   const auto mesh = rank_mesh(layout.mesh);

@@ -14,7 +14,6 @@
 #include "engine/host_copy.h"
 #include "engine/session.h"
 #include "mesh_case.h"
-#include "old_case.h"
 #include "one_rank.h"
 #include "tensor/fp8.h"
 #include "tensor/nf4.h"
@@ -222,12 +221,6 @@ inline Tensors expect_training_of_one_rank(const models::Model& model, plan::Lay
   }
   EXPECT_LT(difference(mesh.after, one.after), kRankDevice == DeviceKind::cpu ? 1e-6 : 1e-5);
   return std::move(one.after);
-}
-
-inline Tensors expect_one_ranks_training(const models::Model& one, plan::LayoutChoices alone, std::int64_t batch_size,
-                                         const Trained& cut, const std::string& text) {
-  SCOPED_TRACE(text);
-  return expect_training_of_one_rank(one, std::move(alone), batch_size, cut);
 }
 
 }  // namespace hawser::testing
