@@ -6,24 +6,17 @@
 #include "engine/open_model.h"
 #include "generate/passes.h"
 #include "generate/prompts.h"
-#include "mesh_world.h"
-#include "support/tensor_parallel.h"
-#include "support/toy_slices.h"
+#include "mesh_case.h"
 
 namespace hawser::testing::generation {
 
-// How the world's ranks hold the model.
-struct Held {
-  int tensor = 1, shard = 1;
-
-  std::string text() const { return cat("tensor ", tensor, " shard ", shard); }
-};
-
-inline std::vector<Held> all_of(int world) {
+// Tensor ranks and shards of the world.
+inline std::vector<MeshCase> generation_meshes() {
+  const int world = the_world->size();
   if (world == 1) return {{}};
-  if (world == 2) return {{.tensor = 2}, {.shard = 2}};
-  if (world == 4) return {{.tensor = 4}, {.tensor = 2, .shard = 2}};
-  return {{.tensor = 4, .shard = world / 4}};
+  if (world == 2) return {{.mesh = {.tensor = 2}}, {.mesh = {.shard = 2}}};
+  if (world == 4) return {{.mesh = {.tensor = 4}}, {.mesh = {.tensor = 2, .shard = 2}}};
+  return {{.mesh = {.tensor = 4, .shard = world / 4}}};
 }
 
 inline std::string folder(const std::string& name) {
@@ -39,10 +32,10 @@ inline models::ModelDescription slice_of(models::ModelDescription whole, int par
   return slice;
 }
 
-inline engine::ModelChanges changes_of(const Held& held) {
-  if (held.tensor == 1) return {};
-  const int part = comm::coordinate_of(the_world->rank().value(), {.tensor = held.tensor}).tensor;
-  return {.describe = [=](models::ModelDescription& d, Problems&) { d = slice_of(d, part, held.tensor); },
+inline engine::ModelChanges changes_of(const comm::MeshSizes& mesh) {
+  if (mesh.tensor == 1) return {};
+  const int part = comm::coordinate_of(the_world->rank().value(), {.tensor = mesh.tensor}).tensor;
+  return {.describe = [=](models::ModelDescription& d, Problems&) { d = slice_of(d, part, mesh.tensor); },
           .spec_of = [](const nn::Param& param) { return param.flat; }};
 }
 
@@ -58,12 +51,12 @@ inline void fill_seams(nn::Seams& seams, comm::Mesh& mesh) {
   seams.tensor_reduce = std::make_shared<TensorSums>(mesh.tensor());
 }
 
-inline generate::Ranks ranks_of(const Held& held, std::int64_t kv_heads) {
+inline generate::Ranks ranks_of(const comm::MeshSizes& mesh, std::int64_t kv_heads) {
   generate::Ranks ranks{.world = the_world,
-                        .mesh = {.tensor = held.tensor,
-                                 .shard = held.shard,
-                                 .kv_copies = std::max(1, held.tensor / static_cast<int>(kv_heads))}};
-  if (held.tensor > 1) ranks.replace_seams = fill_seams;
+                        .mesh = {.tensor = mesh.tensor,
+                                 .shard = mesh.shard,
+                                 .kv_copies = std::max(1, mesh.tensor / static_cast<int>(kv_heads))}};
+  if (mesh.tensor > 1) ranks.replace_seams = fill_seams;
   return ranks;
 }
 
