@@ -45,28 +45,35 @@ Trained run(const nn::SavePolicy& policy, std::int64_t kv_heads, bool quantized,
   return testing::train(model, layout);
 }
 
-TEST(Fp8Gather, RowsRoundedBeforeHaveTheBitsOfRowsRoundedAfter) {
-  if (the_world->size() != 2) GTEST_SKIP() << "two tensor ranks";
-  for (const nn::SavePolicy& policy :
-       {nn::SavePolicy{}, {.checkpointing = Checkpointing::full, .delay_weight_gradients = true}}) {
-    const std::int64_t kv_heads = policy.delay_weight_gradients ? 1 : 2;  // 1: W of q, k and v is two parameters
-    std::map<DType, int> before, after;
-    const Trained rounded = run(policy, kv_heads, true, before), gathered = run(policy, kv_heads, false, after);
-    EXPECT_EQ(rounded.losses, gathered.losses);
-    EXPECT_EQ(rounded.clips, gathered.clips);
-    ASSERT_EQ(rounded.after.size(), gathered.after.size());
-    int amaxes = 0;
-    for (const auto& [name, values] : gathered.after) {
-      EXPECT_TRUE(rounded.after.at(name) == values) << name;
-      amaxes += name.starts_with("quantization/amax_history/") && values.front() > 0 ? 1 : 0;
-    }
-    EXPECT_EQ(amaxes, 2 * 8);  // of x and dy of all Linears
-    EXPECT_EQ(after.count(DType::f8e4m3) + after.count(DType::f8e5m2), 0u);
-    EXPECT_GT(before[DType::f8e4m3], 0);  // x
-    EXPECT_GT(before[DType::f8e5m2], 0);  // dy
-    EXPECT_LT(before[DType::f32], after[DType::f32]);
+using Fp8Gather = testing::CaseTest<testing::MeshCase>;
+
+TEST_P(Fp8Gather, OfRoundedRowsHasTheBitsOfRowsRoundedAfter) {
+  const nn::SavePolicy& policy = GetParam().policy;
+  const std::int64_t kv_heads = policy.delay_weight_gradients ? 1 : 2;  // 1: W of q, k and v is two parameters
+  std::map<DType, int> before, after;
+  const Trained rounded = run(policy, kv_heads, true, before), gathered = run(policy, kv_heads, false, after);
+  EXPECT_EQ(rounded.losses, gathered.losses);
+  EXPECT_EQ(rounded.clips, gathered.clips);
+  ASSERT_EQ(rounded.after.size(), gathered.after.size());
+  int amaxes = 0;
+  for (const auto& [name, values] : gathered.after) {
+    EXPECT_TRUE(rounded.after.at(name) == values) << name;
+    amaxes += name.starts_with("quantization/amax_history/") && values.front() > 0 ? 1 : 0;
   }
+  EXPECT_EQ(amaxes, 2 * 8);  // of x and dy of all Linears
+  EXPECT_EQ(after.count(DType::f8e4m3) + after.count(DType::f8e5m2), 0u);
+  EXPECT_GT(before[DType::f8e4m3], 0);  // x
+  EXPECT_GT(before[DType::f8e5m2], 0);  // dy
+  EXPECT_LT(before[DType::f32], after[DType::f32]);
 }
+
+std::vector<testing::MeshCase> two_tensor_ranks() {
+  if (the_world->size() != 2) return {};
+  return {{.mesh = {.tensor = 2}},
+          {.mesh = {.tensor = 2}, .policy = {.checkpointing = Checkpointing::full, .delay_weight_gradients = true}}};
+}
+INSTANTIATE_TEST_SUITE_P(Policies, Fp8Gather, ::testing::ValuesIn(two_tensor_ranks()), testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Fp8Gather);  // two tensor ranks
 
 }  // namespace fp8_gather_test
 }  // namespace hawser

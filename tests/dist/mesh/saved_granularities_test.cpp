@@ -192,8 +192,8 @@ class SavedExtents : public ::testing::Test {
           differing += shared;
           EXPECT_EQ(loaded.size(), expected.size());
           for (const auto& [name, values] : expected) {
-            EXPECT_TRUE(loaded.at(name) == values) << name << ", tensor " << from.tensor << " expert " << from.expert
-                                                   << " to tensor " << to.tensor << " expert " << to.expert;
+            EXPECT_TRUE(loaded.at(name) == values)
+                << name << ", " << testing::name_of(from) << " to " << testing::name_of(to);
           }
         });
       }
@@ -224,40 +224,59 @@ models::ModelDescription one_block(bool fused) {
   return fused ? testing::with_fused_qkv(whole, whole.blocks[0].attention.kv_heads) : whole;
 }
 
+struct QkvCase {
+  bool fused = false;
+
+  std::string name() const { return fused ? "fused" : "apart"; }
+  friend void PrintTo(const QkvCase& c, std::ostream* out) { *out << c.name(); }
+};
+
+// Of q, k and v that are one tensor, or three.
+class ExtentsOfQkv : public SavedExtents, public ::testing::WithParamInterface<QkvCase> {};
+class FrozenExtentsOfQkv : public SavedExtents, public ::testing::WithParamInterface<QkvCase> {};
+
+std::vector<QkvCase> fused_and_apart(bool runs) {
+  return runs ? std::vector<QkvCase>{{false}, {true}} : std::vector<QkvCase>();
+}
+INSTANTIATE_TEST_SUITE_P(Qkv, ExtentsOfQkv,
+                         ::testing::ValuesIn(fused_and_apart(the_world->size() == 2 || the_world->size() == 4)),
+                         testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ExtentsOfQkv);
+INSTANTIATE_TEST_SUITE_P(Qkv, FrozenExtentsOfQkv, ::testing::ValuesIn(fused_and_apart(the_world->size() == 2)),
+                         testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FrozenExtentsOfQkv);  // two tensor ranks with one key-value head
+
 // The largest scale of tensors is the one that is measured of them together.
-TEST_F(SavedExtents, ScalesOfWeightsLoadOnOtherTensorRanks) {
-  if (the_world->size() != 2 && the_world->size() != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
-  for (const bool fused : {false, true}) {
-    const models::ModelDescription whole = one_block(fused);
-    const std::vector<comm::MeshSizes> meshes = tensor_meshes(whole);
-    EXPECT_EQ(meshes.back().kv_copies, 2);
-    int differing = 0;
-    for (const comm::MeshSizes& from : meshes) {
-      const models::Model model = model_of(whole, from, Of::fp8);
-      const Tensors states = testing::train(model, layout_of(from, model, Of::fp8),
-                                            {.inputs = {0}, .look = [&](engine::Session& session) { save(session); }})
-                                 .after;
-      for (const comm::MeshSizes& to : meshes) {
-        if (&to == &from) continue;
-        with_session(whole, to, Of::fp8, [&](engine::Session& session) {
-          const std::string text = cat(fused ? "fused, " : "", "tensor ", from.tensor, " to ", to.tensor);
-          checkpoint::Checkpoint checkpoint = saved();
-          EXPECT_TRUE(engine::has_scales(session, checkpoint)) << text;
-          EXPECT_EQ(engine::missing_scales(session, checkpoint, {}).lines(), "") << text;
-          engine::load(session, checkpoint);
-          int shared = 0;
-          const Tensors expected = as_loaded(whole, to, Of::fp8, states, shared), loaded = assembled(session);
-          EXPECT_EQ(loaded.size(), expected.size()) << text;
-          for (const auto& [name, values] : expected) EXPECT_TRUE(loaded.at(name) == values) << text << ": " << name;
-          if (to.kv_copies > from.kv_copies) return;  // has the scales of more tensors
-          differing += shared;
-          session.parameters_changed();
-          EXPECT_TRUE(assembled(session) == loaded) << text;
-        });
-      }
+TEST_P(ExtentsOfQkv, ScalesOfWeightsLoadOnOtherTensorRanks) {
+  const models::ModelDescription whole = one_block(GetParam().fused);
+  const std::vector<comm::MeshSizes> meshes = tensor_meshes(whole);
+  EXPECT_EQ(meshes.back().kv_copies, 2);
+  int differing = 0;
+  for (const comm::MeshSizes& from : meshes) {
+    const models::Model model = model_of(whole, from, Of::fp8);
+    const Tensors states = testing::train(model, layout_of(from, model, Of::fp8),
+                                          {.inputs = {0}, .look = [&](engine::Session& session) { save(session); }})
+                               .after;
+    for (const comm::MeshSizes& to : meshes) {
+      if (&to == &from) continue;
+      with_session(whole, to, Of::fp8, [&](engine::Session& session) {
+        SCOPED_TRACE(cat(testing::name_of(from), " to ", testing::name_of(to)));
+        checkpoint::Checkpoint checkpoint = saved();
+        EXPECT_TRUE(engine::has_scales(session, checkpoint));
+        EXPECT_EQ(engine::missing_scales(session, checkpoint, {}).lines(), "");
+        engine::load(session, checkpoint);
+        int shared = 0;
+        const Tensors expected = as_loaded(whole, to, Of::fp8, states, shared), loaded = assembled(session);
+        EXPECT_EQ(loaded.size(), expected.size());
+        for (const auto& [name, values] : expected) EXPECT_TRUE(loaded.at(name) == values) << name;
+        if (to.kv_copies > from.kv_copies) return;  // has the scales of more tensors
+        differing += shared;
+        session.parameters_changed();
+        EXPECT_TRUE(assembled(session) == loaded);
+      });
     }
-    EXPECT_GT(differing, 0);
   }
+  EXPECT_GT(differing, 0);
 }
 
 TEST_F(SavedExtents, ScalesOfEarlierVersionsAreLoaded) {
@@ -301,57 +320,52 @@ TEST_F(SavedExtents, ScalesOfEarlierVersionsAreLoaded) {
 }
 
 // Frozen weights are products with their scales: those with different ones cannot become one with one scale.
-TEST_F(SavedExtents, FrozenWeightsNeedTheirScales) {
-  if (the_world->size() != 2) GTEST_SKIP() << "two tensor ranks with one key-value head";
-  for (const bool fused : {false, true}) {
-    const models::ModelDescription whole = one_block(fused);
-    const std::vector<comm::MeshSizes> meshes = tensor_meshes(whole);
-    for (const comm::MeshSizes& from : meshes) {
-      Tensors states;
-      with_session(whole, from, Of::frozen_scaled, [&](engine::Session& session) {
-        for (int f = 0; f < session.state().flats(); ++f) {
-          const nn::Flat& flat = session.model().flat(f);
-          for (int p = 0; flat.scale_count() > 0 && p < static_cast<int>(flat.params().size()); ++p) {
-            const std::string& name = flat.params()[static_cast<std::size_t>(p)].name;
-            *flat.scale_view(session.state().flat(f).scales, p).data<float>() = static_cast<float>(fnv1a(name) % 1000);
+TEST_P(FrozenExtentsOfQkv, NeedTheirScales) {
+  const models::ModelDescription whole = one_block(GetParam().fused);
+  const std::vector<comm::MeshSizes> meshes = tensor_meshes(whole);
+  for (const comm::MeshSizes& from : meshes) {
+    Tensors states;
+    with_session(whole, from, Of::frozen_scaled, [&](engine::Session& session) {
+      for (int f = 0; f < session.state().flats(); ++f) {
+        const nn::Flat& flat = session.model().flat(f);
+        for (int p = 0; flat.scale_count() > 0 && p < static_cast<int>(flat.params().size()); ++p) {
+          const std::string& name = flat.params()[static_cast<std::size_t>(p)].name;
+          *flat.scale_view(session.state().flat(f).scales, p).data<float>() = static_cast<float>(fnv1a(name) % 1000);
+        }
+      }
+      states = assembled(session);
+      save(session);
+    });
+    for (const comm::MeshSizes& to : meshes) {
+      with_session(whole, to, Of::frozen_scaled, [&](engine::Session& session) {
+        checkpoint::Checkpoint checkpoint = saved();
+        if (to.kv_copies >= from.kv_copies) {
+          engine::load(session, checkpoint);
+          EXPECT_TRUE(assembled(session) == states);
+          return;
+        }
+        try {
+          engine::load(session, checkpoint);
+          ADD_FAILURE() << "no error";
+        } catch (const UserError& error) {
+          const std::string text = error.what(), block = "scale/model.layers.0.self_attn.";
+          const std::string names = GetParam().fused
+                                        ? cat(block, "qkv_proj.weight[0:128], ", block, "qkv_proj.weight[128:160]")
+                                        : cat(block, "q_proj.weight, ", block, "k_proj.weight");
+          for (const std::string& part :
+               {std::string("tensors that are one parameter on this mesh have different scales (got "),
+                "at " + names}) {
+            EXPECT_NE(text.find(part), std::string::npos) << text;
           }
         }
-        states = assembled(session);
-        save(session);
       });
-      for (const comm::MeshSizes& to : meshes) {
-        with_session(whole, to, Of::frozen_scaled, [&](engine::Session& session) {
-          checkpoint::Checkpoint checkpoint = saved();
-          if (to.kv_copies >= from.kv_copies) {
-            engine::load(session, checkpoint);
-            EXPECT_TRUE(assembled(session) == states);
-            return;
-          }
-          try {
-            engine::load(session, checkpoint);
-            ADD_FAILURE() << "no error";
-          } catch (const UserError& error) {
-            const std::string text = error.what(), block = "scale/model.layers.0.self_attn.";
-            const std::string names = fused ? cat(block, "qkv_proj.weight[0:128], ", block, "qkv_proj.weight[128:160]")
-                                            : cat(block, "q_proj.weight, ", block, "k_proj.weight");
-            for (const std::string& part :
-                 {std::string("tensors that are one parameter on this mesh have different scales (got "),
-                  "at " + names}) {
-              EXPECT_NE(text.find(part), std::string::npos) << text;
-            }
-          }
-        });
-      }
     }
   }
 }
 
-TEST_F(SavedExtents, SlotsLoadOnOtherTensorRanks) {
-  if (the_world->size() != 2 && the_world->size() != 4) GTEST_SKIP() << "mesh_2 and mesh_4 run it";
-  for (const bool fused : {false, true}) {
-    const models::ModelDescription whole = one_block(fused);
-    EXPECT_GT(expect_slots_on_all(whole, tensor_meshes(whole)), 0);
-  }
+TEST_P(ExtentsOfQkv, SlotsLoadOnOtherTensorRanks) {
+  const models::ModelDescription whole = one_block(GetParam().fused);
+  EXPECT_GT(expect_slots_on_all(whole, tensor_meshes(whole)), 0);
 }
 
 TEST_F(SavedExtents, SlotsLoadOnOtherExpertRanks) {
