@@ -135,8 +135,8 @@ std::vector<ContextCase> dropout() {
 }
 INSTANTIATE_TEST_SUITE_P(Dropout, ContextTraining, ::testing::ValuesIn(dropout()), CaseName());
 
-// What has moved in forward, or in recompute, does not move again; also if it is offloaded to host memory. It is long on
-// eight ranks.
+// What has moved in forward, or in recompute, does not move again; also if it is offloaded to host memory. It is long
+// on eight ranks.
 std::vector<ContextCase> offloaded() {
   std::vector<ContextCase> out;
   if (the_world->size() > 4) return out;

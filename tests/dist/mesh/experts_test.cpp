@@ -170,8 +170,8 @@ const nn::SavePolicy kFull{.checkpointing = Checkpointing::full}, kDelayed{.dela
 
 using ExpertTraining = CaseTest<MeshCase>;
 
-// With active clipping. AdamW divides by the size of gradients, some of which cancel to rounding noise: a larger epsilon
-// shows the gradients themselves.
+// With active clipping. AdamW divides by the size of gradients, some of which cancel to rounding noise: a larger
+// epsilon shows the gradients themselves.
 TEST_P(ExpertTraining, IsThatOfOneRank) {
   const MeshCase& c = GetParam();
   const models::ModelDescription whole = testing::toy_with_experts(kExperts);

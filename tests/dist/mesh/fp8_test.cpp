@@ -110,8 +110,8 @@ models::Model toy_in_fp8() {
 using Fp8Gradients = CaseTest<ScalingCase>;
 
 // A model of real layers, with scales that are no powers of two: what another mesh changes of a gradient is less than a
-// quarter of what FP8 changes of it. With current scaling, whose scales are of the rows of a rank, two meshes may differ
-// as two roundings do: by twice of it.
+// quarter of what FP8 changes of it. With current scaling, whose scales are of the rows of a rank, two meshes may
+// differ as two roundings do: by twice of it.
 TEST_P(Fp8Gradients, AreNearThoseOfOneRank) {
   const auto& [scaling, c] = GetParam();
   const bool delayed = scaling == Fp8Scaling::delayed;

@@ -1,11 +1,14 @@
 // `MeshCase`: a mesh of all ranks with one combination of options. A test that loops over cases is a TEST_P whose
 // parameter is a case, so that a failure names one case:
 //
-//   using MeshGradients = testing::CaseTest<MeshCase>;
-//   TEST_P(MeshGradients, EqualOneRank) { expect_gradients_of_one_rank(GetParam()); }
-//   INSTANTIATE_TEST_SUITE_P(Meshes, MeshGradients, ::testing::ValuesIn(testing::meshes()), testing::CaseName());
+//   using Mesh = testing::CaseTest<MeshCase>;
+//   TEST_P(Mesh, EqualsOneRank) { expect_gradients_of_one_rank(GetParam()); }
+//   INSTANTIATE_TEST_SUITE_P(Meshes, Mesh, ::testing::ValuesIn(testing::meshes()), testing::CaseName());
 //
-//   mpirun -n 4 build/cpu/mesh_test --gtest_filter='*/MeshGradients.EqualOneRank/context2_shard2'
+//   mpirun -n 4 build/cpu/mesh_test --gtest_filter='*/Mesh.EqualsOneRank/context2_shard2'
+//
+// `--gtest_list_tests` lists the cases of the world's size. A suite that has none with some number of ranks is marked
+// with GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST. What one rank computes stays in a static map for the next cases.
 //
 // The files of this folder use these words:
 //   mesh         comm::MeshSizes of the world: all ranks of mpirun have one place in it
