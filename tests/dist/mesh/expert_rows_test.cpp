@@ -11,7 +11,8 @@ class BoundedSteps {
  public:
   static constexpr std::int64_t kSequences = 6;  // of a rank
 
-  explicit BoundedSteps(std::optional<double> bound, std::optional<double> fallback = {}, const ops::LossScaling& scaling = {})
+  explicit BoundedSteps(std::optional<double> bound, std::optional<double> fallback = {},
+                        const ops::LossScaling& scaling = {})
       : case_{.mesh = {.shard = the_world->size(), .expert = the_world->size()},
               .policy = {.checkpointing = Checkpointing::selective},
               .row_bound = bound,

@@ -125,7 +125,7 @@ TEST_P(Fp8Base, IsTheCastOfItsWeights) {
   std::int64_t base_elements = 0, alignment = 0;
   for (int f = 0; f < session.state().flats(); ++f) {
     const step::FlatState& state = session.state().flat(f);
-    if (state.quantized_on_load) base_elements += state.count;
+    if (state.quantized_on_load()) base_elements += state.count;
     alignment += 8 * Device::kAlignment;
   }
   if (!session.state().flat(0).unsharded.empty()) return;  // all ranks have two forms of all
@@ -134,7 +134,7 @@ TEST_P(Fp8Base, IsTheCastOfItsWeights) {
   std::int64_t others = 0;
   for (int f = 0; f < session.state().flats(); ++f) {
     const step::FlatState& state = session.state().flat(f);
-    if (!model.flat(f).spec().trainable && !state.quantized_on_load) others += 2 * state.count;
+    if (!model.flat(f).spec().trainable && !state.quantized_on_load()) others += 2 * state.count;
     if (model.flat(f).spec().trainable) others -= 2 * state.count;  // copies in bf16
   }
   EXPECT_NEAR(static_cast<double>(session.state().parameter_bytes() - others + base_elements),

@@ -74,7 +74,7 @@ RecordedAmaxes trained(const models::Model& model, plan::LayoutChoices layout,
     EXPECT_EQ(output.result->skipped() != step::Skip::none, input.skip);
     for (int f = 0; f < session.state().flats(); ++f) {
       const step::FlatState& flat = session.state().flat(f);
-      if (!flat.quantized) continue;
+      if (!flat.quantized_after_updates()) continue;
       recorded.amaxes.push_back(testing::floats_of(flat.amax));
       recorded.scales.push_back(testing::floats_of(flat.scales));
     }

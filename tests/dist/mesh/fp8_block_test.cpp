@@ -102,7 +102,7 @@ TEST(Fp8Block, TensorRanksHaveTheGradientsOfOneRank) {
   const auto pair = rank_mesh(sizes);
   const auto gradients = [&](const models::Model& model, comm::Mesh& mesh, bool fp8) {
     plan::LayoutChoices layout = testing::toy_layout({.mesh = mesh.sizes()}, model);
-    layout.gradient_clip = 0;
+    layout.gradient_clip.reset();
     layout.sequence_parallel = mesh.sizes().tensor > 1;
     for (nn::SavePolicy& policy : layout.policies) policy.checkpointing = Checkpointing::full;
     if (fp8) plan::set_formats(layout, model, {.scaling = Fp8Scaling::block});

@@ -84,7 +84,7 @@ inline plan::LayoutChoices layout_of(const models::Model& model, const comm::Mes
                                      const Fp8Recipe& recipe = {.saturation_limit = 1}, int pieces = 1,
                                      bool quantized_rows = false) {
   plan::LayoutChoices layout = toy_layout({.mesh = mesh}, model);
-  layout.gradient_clip = 0;
+  layout.gradient_clip.reset();
   layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
   plan::set_formats(layout, model, recipe);
   layout.sequence_parallel = mesh.tensor > 1;

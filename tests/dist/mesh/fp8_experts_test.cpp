@@ -342,7 +342,7 @@ TEST_P(Fp8FrozenExperts, AreQuantizedAsTheyAreLoaded) {
       for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
         const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
         if (param.matrices == 0) continue;
-        EXPECT_EQ(state.quantized_on_load, !flat.spec().trainable);
+        EXPECT_EQ(state.quantized_on_load(), !flat.spec().trainable);
         out[param.name] = testing::floats_of(flat.view(state.unsharded, p));
         out[param.name + " transposed"] = testing::floats_of(flat.transposed_view(state.transposed, p));
         out[param.name + " scales"] = testing::floats_of(run.session().state().gemm_scale(f, p));
@@ -383,7 +383,7 @@ TEST_P(Fp8ExpertWeights, AreCastsOfEachExpert) {
     for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
       const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
       if (param.matrices == 0) continue;
-      ASSERT_TRUE(state.quantized);
+      ASSERT_TRUE(state.quantized_after_updates());
       const auto* const q = flat.view(state.unsharded, p).data<F8E4M3>();
       const auto* const t = flat.transposed_view(state.transposed, p).data<F8E4M3>();
       const std::int64_t rows = param.shape[0] / param.gemm_matrices(), columns = param.shape[1];

@@ -159,7 +159,7 @@ void expect_comparisons_with_the_step_without_fp8(const models::Model& model, co
   const std::vector<models::HfTensor> tensors = models::hf_tensors(model);
   const plan::LayoutChoices layout = with_fp8(c, model, {.saturation_limit = 1, .verify_every = 1});
   plan::LayoutChoices exact = layout;
-  exact.verify_every = 0;
+  exact.verify_every.reset();
   for (nn::SavePolicy& policy : exact.policies) policy.formats = {};
   VerifiedRun verified(model, layout), other(model, exact);
   const engine::Session::Verified got = verified.verified(0);

@@ -25,6 +25,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -61,10 +62,10 @@ struct MeshCase {
   Division division = {};  // of the model over tensor ranks
   int head_groups = 1;
   int prefetch = 1;
-  int pieces = 1;                          // of the exchange of expert ranks
-  double row_bound = 0, row_fallback = 0;  // of the rows of an expert rank
-  bool tied = true;                        // embedding and head
-  AttentionMask mask = {};                 // of the second block
+  int pieces = 1;                                           // of the exchange of expert ranks
+  std::optional<double> row_bound = {}, row_fallback = {};  // of the rows of an expert rank
+  bool tied = true;                                         // embedding and head
+  AttentionMask mask = {};                                  // of the second block
   double random_delay_s = 0;
 
   int data_ranks() const { return mesh.shard * mesh.replicate; }
@@ -90,6 +91,10 @@ inline std::string name_if(bool differs, const std::string& name) {
 template <class Value>
 std::string name_if_not(Value usual, Value value, const std::string& name) {
   return value == usual ? "" : cat(name, value);
+}
+
+inline std::string name_of_bound(const std::optional<double>& bound, const std::string& name) {
+  return bound ? cat(name, *bound) : "";
 }
 
 inline std::string name_of(const comm::MeshSizes& mesh) {
@@ -144,8 +149,8 @@ inline std::string MeshCase::name() const {
                 name_if(compute == DType::bf16, "bf16"), name_if(reduce_dtype == DType::bf16, "reduce_bf16"),
                 name_if(kv_reduce_dtype == DType::bf16, "kv_reduce_bf16"), name_of(division),
                 name_if_not(1, head_groups, "head_groups"), name_if_not(1, prefetch, "prefetch"),
-                name_if_not(1, pieces, "pieces"), name_if_not(0.0, row_bound, "row_bound"),
-                name_if_not(0.0, row_fallback, "row_fallback"), name_if(!tied, "untied"), name_of(mask),
+                name_if_not(1, pieces, "pieces"), name_of_bound(row_bound, "row_bound"),
+                name_of_bound(row_fallback, "row_fallback"), name_if(!tied, "untied"), name_of(mask),
                 name_if(random_delay_s > 0, "delays"));
 }
 

@@ -83,7 +83,7 @@ TEST_P(OptimizerWithOneSlot, Trains) {
     }
   }
   EXPECT_EQ(trained.after.size(), 2 * tensors);
-  EXPECT_NEAR(std::sqrt(squares), layout.gradient_clip, 1e-5 * layout.gradient_clip);
+  EXPECT_NEAR(std::sqrt(squares), *layout.gradient_clip, 1e-5 * *layout.gradient_clip);
 }
 
 std::vector<MeshCase> both_shardings() {

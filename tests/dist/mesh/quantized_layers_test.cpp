@@ -100,7 +100,7 @@ TEST_P(QuantizedWeights, AreThoseOfTheGatheredWeights) {
     for (int f = 0; f < run.session().state().flats(); ++f) {
       const step::FlatState& state = run.session().state().flat(f);
       const nn::Flat& flat = model.flat(f);
-      if (!state.quantized) continue;
+      if (!state.quantized_after_updates()) continue;
       EXPECT_NE(state.compute.raw(), state.stored.raw());
       const std::vector<float> weights = unsharded(run.session(), f, state.stored);
       const std::vector<float> q = unsharded(run.session(), f, state.compute);

@@ -344,7 +344,7 @@ const Steps& steps_of_one_rank(Sharing sharing, std::int64_t batch_size) {
     for (const float value : gradient) squares += double{value} * value;
   }
   EXPECT_NEAR(expected.norms[0], std::sqrt(squares), 1e-5 * std::sqrt(squares));
-  EXPECT_NEAR(expected.clips[0], layout.gradient_clip / std::sqrt(squares), 1e-5 * expected.clips[0]);
+  EXPECT_NEAR(expected.clips[0], *layout.gradient_clip / std::sqrt(squares), 1e-5 * expected.clips[0]);
   return expected;
 }
 
