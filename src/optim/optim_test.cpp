@@ -1,8 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <vector>
 
+#include "device/device.h"
+#include "optim/adamw_optimizer.h"
 #include "optim/decay.h"
 #include "optim/lr_schedule.h"
 
@@ -246,6 +249,49 @@ TEST(UpdateRuns, CoverAnyShardWithTheDecayOfItsParameters) {
     }
     EXPECT_EQ(got, std::vector<int>(expected.begin() + begin, expected.begin() + begin + count));
   }
+}
+
+// The runs of two parameters with and without decay: the second matrix begins in the second run.
+TEST(AdamW, RecordsTheAmaxOfEachMatrixInAnyRun) {
+  const nn::Initial zeros;
+  const nn::Flat flat("flat", {},
+                      {nn::full_param("a", {2, 64}, zeros, true), nn::full_param("b", {2, 64}, zeros, false)});
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream("compute");
+  const auto filled = [&](std::int64_t count, float value, DType dtype = DType::f32) {
+    Storage out(*device, dtype, {count});
+    if (dtype == DType::f32) std::fill_n(out.view().data<float>(), count, value);
+    if (dtype == DType::i32) std::fill_n(out.view().data<std::int32_t>(), count, 0);
+    return out;
+  };
+  const std::int64_t count = flat.total(1);
+  const auto optimizer = make_adamw({.weight_decay = 0.5});
+  const Storage weights = filled(count, 1), gradient = filled(count, 0), first = filled(count, 0),
+                second = filled(count, 0), scalars = filled(optimizer->scalars(), 0), rate = filled(kGroups, 0.25f),
+                amax = filled(2, 0), coefficient = filled(1, 1), skip = filled(1, 0, DType::i32),
+                step = filled(1, 0, DType::i32);
+  weights.view().data<float>()[flat.offset(0)] = 8;  // decays
+  weights.view().data<float>()[flat.offset(1) + 5] = -4;
+  step.view().data<std::int32_t>()[0] = 1;
+  optimizer->prepare(*stream, {.learning_rate = rate, .step = step, .scalars = scalars});
+  const std::vector<TensorView> slots = {first, second};
+  const std::vector<ops::EqualMatrices> measured = {{.begin = flat.offset(0), .size = 128, .count = 1, .first = 0},
+                                                    {.begin = flat.offset(1), .size = 128, .count = 1, .first = 1}};
+  optimizer->update(*stream, {.flat = flat,
+                              .begin = 0,
+                              .count = count,
+                              .weights = weights,
+                              .gradient = gradient,
+                              .slots = slots,
+                              .scalars = scalars,
+                              .amax = amax,
+                              .measured = measured,
+                              .coefficient = coefficient,
+                              .skip = skip,
+                              .step = step});
+  stream->synchronize();
+  EXPECT_FLOAT_EQ(amax.view().data<float>()[0], 8 * (1 - 0.25f * 0.5f));
+  EXPECT_EQ(amax.view().data<float>()[1], 4);
 }
 
 }  // namespace optim_test

@@ -6,6 +6,8 @@
 #include <limits>
 #include <numeric>
 
+#include "base/error.h"
+#include "tensor/batch_table.h"
 #include "tensor/named_state.h"
 
 namespace hawser {
@@ -59,6 +61,16 @@ TEST(TensorView, AnAccessHasEveryElement) {
 }
 
 // Every range of a tensor is covered once, in order, by at most 2 * rank - 1 boxes.
+TEST(TableValues, CopiesEntriesFromTheFirstOn) {
+  const TableSpec table{.name = "t", .dtype = DType::i32, .width = 2, .padding = -1};
+  const TableValues from(std::vector<std::int32_t>{0, 1, 10, 11, 20, 21, 30, 31});
+  TableValues to(table, 4);
+  to.copy(table, from, 2, 2, 1);
+  const auto* values = reinterpret_cast<const std::int32_t*>(to.data());
+  EXPECT_EQ(std::vector<std::int32_t>(values, values + 8), (std::vector<std::int32_t>{-1, -1, 20, 21, 30, 31, -1, -1}));
+  EXPECT_THROW(to.copy(table, from, 3, 2, 0), InternalError);
+}
+
 TEST(BoxesOfRange, CoverEveryRangeWithFewBoxes) {
   const auto device = make_cpu_device();
   for (const Shape& shape : {Shape{24}, Shape{4, 6}, Shape{2, 3, 4}, Shape{1, 24}, Shape{24, 1}}) {

@@ -58,5 +58,29 @@ TEST(ShardInstructions, GradientsOfABlockWaitForTheBlockBeforeTheLast) {
   }
 }
 
+// A gather overwrites the buffer of the use that is prefetch + 1 before it.
+TEST(ShardInstructions, AGatherWaitsForTheUseWhoseBufferItTakes) {
+  constexpr int kLayers = 6;
+  for (const int prefetch : {1, 2, 3}) {
+    std::vector<Computation> computations;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      computations.push_back(
+          {.instruction = {.op = Op::forward, .layer = layer, .micro_batch = 0}, .weights = {{.flat = layer}}});
+    }
+    Program program;
+    write_sharded(program, computations, {.gather = true, .prefetch = prefetch});
+    int gathers = 0;
+    for (const Instruction& i : program.instructions) {
+      if (i.op != Op::gather) continue;
+      ++gathers;
+      std::vector<int> layers;  // that it waits for
+      for (const int id : i.after) layers.push_back(program.instructions[static_cast<std::size_t>(id)].layer);
+      const int before = i.flat - prefetch - 1;
+      EXPECT_EQ(layers, before < 0 ? std::vector<int>() : std::vector<int>{before}) << i.flat << " ahead " << prefetch;
+    }
+    EXPECT_EQ(gathers, kLayers);
+  }
+}
+
 }  // namespace shard_instructions_test
 }  // namespace hawser::parallel

@@ -327,6 +327,11 @@ TEST(ChatTemplate, WritesNoContentAsPythonPrintsIt) {
   }
   EXPECT_EQ(contents_of("smollm2", answered("null", R"(, "tool_calls": [{"function": {"name": "f"}}])")),
             "rejected: the content of a message is null, and the template takes text only");
+  // A call in the form before tool_calls.
+  EXPECT_EQ(render("{{ messages[1].function_call.name }}",
+                   answered("null", R"(, "function_call": {"name": "f", "arguments": "{}"})"))
+                .text,
+            "f");
   // A template that reads parts gets them as they are, and may reject what it does not know.
   const std::string reads =
       "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
