@@ -48,6 +48,18 @@ class ValidationSets : public testing::Binary {
   }
 };
 
+// Steps 3, 6 and 9 are evaluated, and steps 4, 8 and 9 saved.
+TEST_F(ValidationSets, ACheckpointBetweenEvaluationsHasNoLoss) {
+  ASSERT_EQ(hawser("fit recipe.yaml --set checkpoint.every_steps=4 --set checkpoint.keep_last=5").code, 0);
+  const auto has_loss = [&](int step) {
+    return folder_.read(cat("run/checkpoints/step-0000000", step, "/manifest.json")).find("\"validation_loss") !=
+           std::string::npos;
+  };
+  EXPECT_FALSE(has_loss(4));
+  EXPECT_FALSE(has_loss(8));
+  EXPECT_TRUE(has_loss(9));
+}
+
 TEST_F(ValidationSets, HaveTheLossesOfEvalAndTheTotalOfOneSet) {
   const testing::Ran ran = hawser("fit recipe.yaml");
   ASSERT_EQ(ran.code, 0) << ran.err;
