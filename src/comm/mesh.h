@@ -9,8 +9,8 @@
 //   lane(0, forward) 5,13   model 4..7,12..15
 // With MeshSizes{.context = 2, .shard = 4, .expert = 4}, rank 5 has part 1 of four of the experts and is in
 //   expert 4,5,6,7   shard(Domain::expert) 1,5
-// With MeshSizes{.tensor = 2, .shard = 4, .expert = 8, .expert_over_tensor = true}, rank 5 has part 5 of eight and is
-// in
+// With MeshSizes{.tensor = 2, .shard = 4, .expert = 8, .expert_over_tensor = true}, rank 5 has part 5 of
+// eight and is in
 //   expert 0..7   shard(Domain::expert) 5
 // With MeshSizes{.context = 8, .context_heads = 2}, rank 5 is in
 //   context_heads 4,5   context_ring 1,3,5,7
@@ -77,7 +77,8 @@ class Mesh {
   // Copies of key-value heads: those of the replicated ones that have the same slice, in the same order.
   // Without tensor and expert parallelism all are equal.
   Group& shard(Domain domain = Domain::sliced) { return of(domain, kShard); }
-  // The same ranks as shard(), so that gathers and reductions of shards do not queue after each other.
+  // Two more groups of the same ranks as shard(), so that gathers and reductions of shards do not queue after each
+  // other.
   Group& shard_gather(Domain domain = Domain::sliced) { return of(domain, kShardGather); }
   Group& shard_reduce(Domain domain = Domain::sliced) { return of(domain, kShardReduce); }
   // The ranks that hold the same shard of a flat buffer; gradients are reduced over them last. index = replicate, or

@@ -1,9 +1,9 @@
 // `PipelinePartition`: the blocks of a model over pipeline stages.
 //
-//   PipelinePartition{.stages = 2, .ends = {5, 8}}          // stage 0: embedding, blocks 0 to 4; stage 1: blocks 5 to 7, head
-//   PipelinePartition{.stages = 2, .ends = {2, 4, 6, 8}}    // virtual stages: stage 0 also has blocks 4 and 5
+//   PipelinePartition{.stages = 2, .ends = {5, 8}}        // stage 0: embedding, blocks 0-4; stage 1: blocks 5-7, head
+//   PipelinePartition{.stages = 2, .ends = {2, 4, 6, 8}}  // two model chunks a stage: stage 0 has blocks 0-1 and 4-5
 //
-// Source: GPipe (arXiv 1811.06965); virtual stages as in Megatron-LM (arXiv 2104.04473).
+// Source: GPipe (arXiv 1811.06965); model chunks, which are the virtual stages of Megatron-LM (arXiv 2104.04473).
 #pragma once
 
 #include <vector>

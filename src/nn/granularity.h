@@ -9,15 +9,19 @@
 // Of a tensor with ranges of rows (Segment::range) each range counts as a tensor for row, column, matrix and
 // gemm_matrix, on every mesh: q, k and v of a fused QKV. Tensor ranks with copies of key-value heads have those of q in
 // a flat and those of k and v in another, and no value is of both. Such values have the name of their range,
-// "NAME[first row:end]", those of element and block the tensor's name.
+// "NAME[first row:end]", those of element and block the tensor's name. The value of a gemm_matrix is one, and each
+// range in it has it under its own name.
 //
-//   element      one value for each element                             sharded like the flat
-//   block        one for each `block` consecutive elements of a tensor; sharded like the flat; FlatSpec::grain must be
-//                the last block of a tensor may be shorter              a multiple of `block`: no shard cuts one
-//   row          one for each row of each matrix       [..., out]       all values of a flat's segments on each rank,
-//   column       one for each column of each matrix    [..., in]        so that any update of a shard can read them.
-//   matrix       one for each matrix                   [...], or [1]    A rank must compute the same bits as all others
-//   gemm_matrix  one for each matrix that GEMMs read   [Param::gemm_matrices()]        that have the same value
+//   element      one value for each element
+//   block        one for each `block` consecutive elements of a tensor; the last block of a tensor may be shorter
+//   row          one for each row of each matrix       [..., out]
+//   column       one for each column of each matrix    [..., in]
+//   matrix       one for each matrix                   [...], or [1]
+//   gemm_matrix  one for each matrix that GEMMs read   [Param::gemm_matrices()]
+//
+// Values of element and block are sharded like the flat. FlatSpec::grain must be a multiple of `block`, so that no
+// shard cuts a block. Of the other four, each rank has all values of a flat's segments, so that the update of a shard
+// can read them; ranks that have the same value must compute the same bits.
 //
 // Of a sliced tensor a rank has the values of its slice: its own rows, if rows are sliced, but the value of a complete
 // row, if columns are. Checkpoints have the values of the global tensor, under its name; so what a mesh has saved, any
@@ -29,10 +33,10 @@
 // tensor. value_count() throws InternalError otherwise, before a step::ModelState with such slots reserves memory.
 //
 // gemm_matrix depends on the mesh, which decides what is one parameter: an optimizer that is to train equally on every
-// mesh has matrix. float32 or bf16. Checkpoints have the value once for each tensor of the matrix, as [1]. If the mesh
-// that saved had these tensors in different parameters, loading takes the largest of their values: of scales that
-// follow from amaxes, it is that of all the tensors together. The scales of frozen weights, which are a part of their
-// values, must be equal (engine::load).
+// mesh has matrix. Values are in float32 or bf16. Checkpoints have the value once for each tensor of the matrix, as
+// [1]. If the mesh that saved had these tensors in different parameters, loading takes the largest of their values: of
+// scales that follow from amaxes, it is that of all the tensors together. The scales of frozen weights, which are a
+// part of their values, must be equal (engine::load).
 #pragma once
 
 #include <vector>
@@ -76,9 +80,10 @@ std::int64_t sum_count(const Flat& flat, const Granularity& granularity);
 // The values of the shard [begin, begin + count) of the flat as boxes of named tensors, called prefix + name. Of what
 // several ranks have, `everywhere` returns all of it, to load; otherwise that which this rank saves. Of a packed flat
 // (FlatSpec::packed), with Granularity::Kind::element, the values are its blocks, and so are those of the tensors:
-// [rows, columns / kNf4Block]. Blocks of a tensor are such rows of blocks, if its rows are whole blocks, otherwise a
-// list. Of part, the boxes of several tensors have one view. Earlier versions saved these under the parameter's name,
-// or the tensor's if it has ranges: NamedState::former_names. Of row to matrix, values of ranges have no such name.
+// [rows, columns / kNf4Block]. With Kind::block, the values of a tensor whose rows are whole blocks are [rows, columns
+// / block], and otherwise a list [blocks]. With Kind::gemm_matrix, the boxes of several tensors may have one view.
+// Earlier versions saved these under the parameter's name, or the tensor's if it has ranges: NamedState::former_names.
+// Of row to matrix, values of ranges have no such name.
 std::vector<NamedState> value_states(const Flat& flat, const Granularity& granularity, std::int64_t begin,
                                      std::int64_t count, const TensorView& values, const std::string& prefix,
                                      bool everywhere);

@@ -1,7 +1,8 @@
 // `Layer`: the contract between layers and the executor.
 //
 // A layer is written as if the model were on one device. It holds sizes and names, no state: everything that it reads
-// or writes in a call is a view that the caller provides. Example: the executor runs an MLP of a block, checkpointed:
+// or writes in a call is a view that the caller provides. Example: the executor runs an MLP of width 4096 on a
+// micro-batch of 8192 tokens, checkpointed. x, y, dy and dx are [8192, 4096]:
 //
 //   mlp.forward(ctx, x, x, y, saved);                     // y = x + f(x)
 //   ...                                                   // the layers above, forward and backward
@@ -40,7 +41,8 @@ class Layer {
   virtual ~Layer() = default;
   virtual const std::vector<Param>& params() const = 0;
   // The tensors that the layer saves under a policy. Their number and order do not depend on the policy, nor on what is
-  // trainable. What only the gradients of frozen parameters would read is not saved. The passes have the same `seams`.
+  // trainable. What only the gradients of frozen parameters would read is not saved. `seams`: those
+  // that the passes have in their LayerContext.
   // nn::saved_specs() below adds what the attention exchange saves.
   virtual std::vector<SavedSpec> saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
                                              const TrainableParams& trainable, const Seams& seams) const = 0;

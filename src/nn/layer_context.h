@@ -55,8 +55,8 @@ class GradientSink {
   virtual GradientTarget target(int param) = 0;
 };
 
-// A place in a layer. The number of the layer and the site together identify a Linear, or a place that draws random
-// numbers, whose key they are: new sites go to the end.
+// A place in a layer. The number of the layer and the site identify a Linear. They are the key of the random numbers that
+// are drawn at the place, so the numbers of sites must not change.
 enum class Site { qkv_projection, output_projection, up_projection, down_projection, logits, attention_probabilities };
 constexpr int kSites = 5;  // the first sites have Linears or experts: a Linear's site is one of them
 const char* to_string(Site site);
@@ -78,7 +78,7 @@ class TrainableParams {
 struct RowCounts {
   std::int64_t residual = 0;  // of x, residual, y and their gradients, of norms, routers and residual additions
   std::int64_t full = 0;      // of GEMMs, attention and the tables of BatchViews
-  std::int64_t first = 0;     // index of the residual's first row among the full ones, in a pass; otherwise 0
+  std::int64_t first = 0;     // of a pass: the residual's first row, as an index among the full ones
 };
 
 // Why a layer refuses a step: its results must then be finite and are not used. The step is skipped on all ranks
@@ -130,8 +130,9 @@ class LayerContext {
   virtual Quantization quantization(Site, Operand) const { return {}; }
   virtual KvCache kv_cache() const { return {}; }          // of the layer that is running; for its attention seam
   virtual AuxiliaryViews auxiliary() const { return {}; }  // of the layer that is running
-  // float32 [1], since a MAX over all ranks follows, and 0 at the begin of a step: a layer with Layer::may_refuse() or
-  // a seam of it writes a Refusal to it, in stream order with the compute stream, and otherwise does not write.
+  // float32 [1], 0 at the begin of a step. A layer with Layer::may_refuse(), or a seam of it, that refuses the step
+  // writes a Refusal to it, in stream order with the compute stream. It is a float32 because the step all-reduces it
+  // with MAX.
   virtual TensorView refusal() const { return {}; }
   // One stream waits for the work that the other has enqueued so far.
   void exchange_after_compute() { exchange().wait(compute().record_event()); }

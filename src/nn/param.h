@@ -1,5 +1,5 @@
-// `Param`: a parameter as a layer declares it; `Segment`: the slice of a global tensor that it holds; `FlatSpec`: how it
-// is stored and sharded.
+// `Param`: a parameter as a layer declares it; `Segment`: the slice of a global tensor that it holds; `FlatSpec`: how
+// it is stored and sharded.
 //
 // A global tensor is one of the Hugging Face folder, whatever ranks there are. Example: down_proj [4096, 14336] over
 // two tensor ranks, row-parallel. On tensor rank 1 the parameter has the last 7168 columns:
@@ -128,9 +128,10 @@ struct FlatSpec {
   // Not trainable, but a layer of its own changes it once a step (Layer::update). float32, stored and gathered.
   bool updated_by_layer = false;
   // True: each tensor rank computes a partial sum of the gradient. False: each rank that has the parameter computes all
-  // of it, an equal copy. Always false with Domain::sliced. The reduction over the shards' ranks, tensor ranks
-  // included, adds either; of copies the sum is then divided by their number. Layers set what holds without sequence
-  // parallelism; with_sequence_parallelism (nn/flat.h) adds Param::of_residual_rows.
+  // of it, an equal copy. Always false with Domain::sliced. So over the tensor ranks the gradient is Partial or
+  // Replicate (over data ranks it is Partial until it is reduced). The reduction over the ranks that share a flat,
+  // which include tensor ranks, adds either; a sum of copies is then divided by their number. Layers set what holds
+  // without sequence parallelism; with_sequence_parallelism (nn/flat.h) adds Param::of_residual_rows.
   bool partial_gradient = false;
   std::int64_t grain = 128;  // parameters and shards begin at multiples of it; a multiple of
                              // Flat::kAlignmentElements
@@ -158,8 +159,8 @@ struct Param {
   FlatSpec flat = {};  // what the layer asks for
   // The weight of a Linear, or of experts, whose operands may be quantized (SavePolicy::formats).
   bool of_linear = false;
-  // With of_linear: the modules of that Linear, "model.layers.0.self_attn.q_proj", in all of its weights and on all
-  // ranks, so that each weight and each rank identifies it alike: their segments may be other modules of it. "{}" is
+  // With of_linear: the modules of that Linear, "model.layers.0.self_attn.q_proj", the same list in
+  // each of its weights and on each rank, also where a weight's own segments are only some of them. "{}" is
   // the number of an expert, of `experts`. Empty: those of the segments.
   std::vector<std::string> modules = {};
   std::int64_t experts = 0;
@@ -182,8 +183,8 @@ Param full_param(const std::string& name, const Shape& shape, Initial initial, b
 // A Param that is one global tensor, with Domain::replicated and without weight decay: a norm, or the bias of a
 // row-parallel Linear. Over the tensor ranks it is Replicate.
 Param replicated_param(const std::string& name, const Shape& shape, Initial initial);
-// replicated_param with FlatSpec::partial_gradient: a matrix beside a sliced one, such as A of an adapter of a
-// column-parallel Linear. Its gradient is Partial over the tensor ranks.
+// A Param that is one global tensor, with Domain::replicated and FlatSpec::partial_gradient: a matrix beside a sliced
+// one, such as A of an adapter of a column-parallel Linear. Its gradient is Partial over the tensor ranks.
 Param partial_param(const std::string& name, const Shape& shape, Initial initial, bool decay);
 // Makes `param`, which is not sliced, that of a Linear which every tensor rank has all of (Linear::sliced).
 void set_unsliced(Param& param);

@@ -7,8 +7,10 @@
 //   forward        q = quantize(x): E4M3, with the scale that the state keeps; it records the amax of x
 //                  y = GEMM of q and W, which has been gathered in E4M3 with its own scale
 //   backward       q = quantize(dy): E5M2, likewise; then dx = dy W, and dW = dy^T x
-//   after updates  a MAX over the ranks, then update_scales(): the amaxes enter the history, and new scales follow
-//                  from it; weight_scales() and quantize_weights(): W for the next step
+//   norm           a MAX of the amaxes of x and dy over the ranks
+//   after updates  update_scales(): the amaxes enter the history, and new scales follow from it: of 448 = max(E4M3) and
+//                  an amax of 3.5 the scale 3.5 / 448 = 1/128, so that 0.3 is rounded to 40/128 = 0.3125;
+//                  weight_scales() and quantize_weights(): W for the next step
 //
 // x and dy: a Linear whose site has a format (SavePolicy::formats) passes them to quantize(), unless they come with a
 // scale. With LinearFormat::fp8_delayed, the state has for each of them, at each site of each layer, a scale and a
@@ -53,8 +55,7 @@ struct Quantization {
   LinearFormat format = LinearFormat::compute;
   const Quantizer* quantizer = nullptr;  // null with LinearFormat::compute
   Operand operand = Operand::x;
-  // What the caller reads: Scaled::view, Scaled::transposed, or both. quantize() may leave the other one empty, and for
-  // tests it may return the view in place of its transpose.
+  // What the caller reads: Scaled::view, Scaled::transposed, or both. quantize() may leave the other one empty.
   bool rows = true, transposed = false;
   // Where Scaled::transposed, in FP8, and its scales are written. Empty views are temps.
   TensorView transposed_to = {}, used_to = {};

@@ -47,7 +47,8 @@ struct SavePolicy {
   LinearFormat format(Site site) const { return formats[static_cast<std::size_t>(site)]; }
 
   // What is recomputed. Layer::recompute runs again each GEMM and the attention whose predicate below is true, and
-  // the norm before such a GEMM. It saves that norm's output for backward, unless delay_weight_gradients is set.
+  // the norm before such a GEMM. It saves that norm's output for backward, unless delay_weight_gradients is set or no
+  // weight that reads it is trained.
   // SwiGLU, and every norm whose output is not saved, run again inside the pass that needs them: backward or
   // backward_weight. recomputes_pointwise(): norms and SwiGLU.
   // With NormPlace::sandwich and post, recompute also runs the last GEMM again if it has the input: an MLP's if

@@ -14,11 +14,11 @@
 // the streams of the LayerContext and orders it with events. Work that the layer enqueues on the compute stream
 // afterwards may use the views that the seam returns.
 //
-// The ranks of a pipeline stage share one plan, which one of them makes. So a seam has equally many pieces or parts,
-// asks for the same temporaries and enqueues the same ops in the same order on each of them. Only its peers, the
-// contents of tables, and which rows a piece has (Redistribute) may depend on the rank. Two ranks that pass data to
-// each other use Group::exchange: with a send and a receive in an order that depends on the rank, the plan may give
-// what is received the bytes of what is still to be sent.
+// The ranks of a pipeline stage share one plan, which the first rank of the run makes. So a seam has equally many
+// pieces or parts, asks for the same temporaries and enqueues the same ops in the same order on each of them. Only its
+// peers, the contents of tables, and which rows a piece has (Redistribute) may depend on the rank. Two ranks that pass
+// data to each other use Group::exchange: with a send and a receive in an order that depends on the rank, the plan may
+// give what is received the bytes of what is still to be sent.
 #pragma once
 
 #include <memory>

@@ -1,8 +1,14 @@
 // `Optimizer`: the contract between an optimizer and the executor. An optimizer declares the state that it keeps
-// (`slots`) and the phases of its update; the executor provides the state, sharded as the flat is, calls prepare() once
-// a step, then update() for each trainable flat and phase, and runs the exchanges between phases. It holds settings, no
-// state. Parameters that are to be updated differently are in different flats (nn::FlatSpec::group, nn::FlatSpecOf).
-// The one there is: make_adamw (optim/adamw_optimizer.h).
+// (`slots`) and the phases of its update; the executor provides the state, sharded as nn/granularity.h says, calls
+// prepare() once a step, then update() for each trainable flat and phase, and runs the exchanges between phases. It
+// holds settings, no state. Parameters that are to be updated differently are in different flats (nn::FlatSpec::group,
+// nn::FlatSpecOf). The one there is: make_adamw (optim/adamw_optimizer.h).
+//
+// Example: an optimizer that divides each row's gradient by the root of a running mean of its squares has one value for
+// each row. slots() returns {{.name = "row_sq", .granularity = {.kind = Granularity::Kind::row}}}. A shard may end
+// inside of a row, so phases() returns {{.sums = nn::sum_count(flat, row)}, {}}: in phase 0, update() adds the squares
+// of its own elements to sent.sums; the executor adds those of all shards; in phase 1, update() reads received.sums,
+// updates slots[0] and then its elements of `weights`. nn::segment_ranges() says which rows a shard's elements are in.
 #pragma once
 
 #include <functional>
@@ -30,7 +36,7 @@ struct StateSlot {
 };
 
 // A phase of the update of a flat, and what the ranks exchange after it, before the next phase. The last phase
-// exchanges nothing. Of gathers and scatters at most one.
+// exchanges nothing. A phase has gathers or scatters, not both.
 struct Phase {
   // float32 values that each rank adds to, zero at first. The next phase reads their sums over all ranks that together
   // hold one copy of the flat's global tensors, every element counted once; equal bits on these ranks. The layout
@@ -43,7 +49,7 @@ struct Phase {
   // or bf16.
   std::optional<DType> scatters = {};
   // The exchange is over the tensor ranks' slices of the flat, too: the flat is then that of all slices
-  // (FlatUpdate::exchanged_element). All slices have equal extents.
+  // (FlatUpdate::exchanged_element). All slices have equal sizes.
   bool slices = false;
 };
 
@@ -71,7 +77,7 @@ struct FlatUpdate {
   int part = 0, parts = 1;
   int phase = 0;  // index in phases(flat)
   // Tensor ranks have different slices of the flat's tensors, and this rank slice `slice` of `slices`: indices
-  // [i * extent, (i + 1) * extent) of dim Segment::slice.dim are in slice i; of a range of a tensor, such as q of a
+  // [i * size, (i + 1) * size) of dim Segment::slice.dim are in slice i; of a range of a tensor, such as q of a
   // fused QKV, they count from its first row on (nn::range_slice). `copies` ranks have each, and of its shards
   // (Domain::kv_copies). A flat that is not sliced has one.
   int slice = 0, slices = 1, copies = 1;
@@ -97,8 +103,8 @@ struct FlatUpdate {
   Exchanged sent;      // to be written: sums; the shard to gather, or the flat to scatter
   // Scratch for this call, in the planned arena. One rank plans for all of its pipeline stage: each asks for the same
   // temps in the same order, in each step and whatever its shard has of the tensors, and each op lists all of every
-  // view that it may touch (OpRecord::accesses). What no op of the planning rank lists has no place of its own in the
-  // arena. On the host (step::HostPlacement::updates) a call throws InternalError.
+  // view that it may touch (OpRecord::accesses). An element of a temp that no op of the planning rank lists may be in
+  // the memory of another buffer. On the host (step::HostPlacement::updates) a call throws InternalError.
   std::function<TensorView(DType, const Shape&)> temp;
 
   // The place in Exchanged::flat of a phase with Phase::slices of element `element` of the flat of slice `of`. The
@@ -116,9 +122,9 @@ class Optimizer {
   // Of a trainable flat. These depend on nothing but the flat's spec and parameters, and are equal on all ranks.
   virtual std::vector<StateSlot> slots(const nn::Flat& flat) const = 0;
   virtual std::vector<Phase> phases(const nn::Flat& /*flat*/) const { return {{}}; }
-  // Whether an update needs complete matrices (nn/granularity.h), which its phases gather; of matrices that a slice
-  // cuts, with Phase::slices. A slice of the leading dims of [E, out, in] has complete matrices. step::ModelState
-  // rejects a flat whose matrices no phase completes, and one that has several slices of a matrix.
+  // Whether an update needs complete matrices (nn/granularity.h). A phase then gathers them, with Phase::slices if
+  // tensor ranks have slices of them. A slice of the leading dims of [E, out, in] has complete matrices.
+  // step::ModelState rejects a flat whose matrices no phase completes, and one that has several slices of a matrix.
   virtual bool needs_matrices(const nn::Flat& /*flat*/) const { return false; }
   // Whether the last phase writes FlatUpdate::amax; otherwise the caller reads the updated weights once more.
   virtual bool records_amaxes(const nn::Flat& /*flat*/) const { return false; }

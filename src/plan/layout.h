@@ -1,4 +1,4 @@
-// `LayoutChoices`, `Layout`: all settings that determine a rank's step, independent of a device. `LayoutChoices` are
+// `LayoutChoices`, `Layout`: all settings that determine a rank's step. `LayoutChoices` are
 // chosen, by a recipe, the planner or a test. `derive` computes from them and the model what follows, once.
 //
 // A recipe of two sequences of 4096 tokens a step (data.pack: chunks), on two ranks that share each sequence (context
@@ -33,17 +33,14 @@
 
 namespace hawser::plan {
 
-// The order of the passes of all pipeline stages (step/pass.h), as data. Any order in which - each model chunk of the
-// stage has one forward and one backward pass of each micro-batch, in this order, and, if a layer
-//   of it delays weight gradients, one of weight gradients after these (otherwise that may be absent);
-// - the two stages of a lane (comm::Mesh::lane), which may have several boundaries between model chunks, send and
-// receive in
-//   one order;
-// - no stages wait for each other in a circle: a stage sends what all its passes compute in one order, and receives in
-//   one (program::StreamId), in each of which a call may wait for its peer's;
+// The order of the passes of all pipeline stages (step/pass.h), as data. Any order is allowed in which
+// - each model chunk of the stage has one forward and one backward pass of each micro-batch, in this order, and one of
+//   weight gradients after these if a layer of it delays them (otherwise that pass may be absent);
+// - the two stages of a lane (comm::Mesh::lane) send and receive in the same order;
+// - no stages wait for each other in a circle: a stage sends in the order of its passes, and receives in it, on two
+//   streams (program::StreamId), and a send or a receive may wait for its peer's;
 // - if layers add losses (nn::AuxiliaryLoss), all model chunks of a stage run forward of a micro-batch before one of
-// them
-//   runs backward of it, and the stages end forward in one order of micro-batches.
+//   them runs backward of it, and the stages end forward in one order of micro-batches.
 // step::make_program checks the list of one stage, check_plans (plan/plan.h) those of all stages together.
 struct Schedule {
   std::string name;  // "1F1B"
@@ -54,7 +51,7 @@ struct Schedule {
   bool delays_weights = false;  // weight gradients are passes of their own in all blocks (nn::SavePolicy)
 
   std::vector<step::Pass> of_stage(const models::PipelinePartition& partition, int stage, int micro_batches) const;
-  // The most micro-batches of a stage of which a pass has run and another has not.
+  // The largest number of micro-batches of a stage that are in flight: a pass has run, and another has not.
   int in_flight(int stages, int micro_batches) const;
 };
 
@@ -83,7 +80,7 @@ struct LayoutChoices : Parallelism {
   int micro_batches = 1;                // per rank and step
   // Of a step of Purpose::loss: with several, pipeline stages work at the same time (step::forward_passes).
   int forward_micro_batches = 1;
-  int head_groups = 1;                   // number of groups of KV heads, each gathered at once
+  int head_groups = 1;                   // of KV heads: one group is gathered at a time
   std::vector<nn::SavePolicy> policies;  // by layer; an empty list is as one of defaults
   int prefetch = 1;
   int offload_window = 1;  // step::ScheduleOptions::offload_window

@@ -1,9 +1,18 @@
 // `Program`: one step as a list of instructions. Each instruction runs on one stream and lists the instructions that it
 // waits for.
 //
-// parallel/ and step/ write the program, the executor of step/ runs it on any device, and report/ displays it. The host
-// enqueues the instructions in list order. On the device, an instruction starts when all earlier instructions of its
-// stream and all instructions in its `after` have ended.
+// Example: forward of two layers of a sharded model, with prefetch 1. Layers 0 and 1 are a block: one unit, and so one
+// gather. `gather` of the next unit runs while the block computes:
+//
+//   id 3  gather   flat 1   stream gather
+//   id 4  gather   flat 2   stream gather
+//   id 5  forward  layer 0  stream compute   gathered {3}   after {3}
+//   id 6  forward  layer 1  stream compute   gathered {3}   x = 5
+//   id 7  gather   flat 3   stream gather    after {6}      its buffer is that of flat 1, which layer 1 read last
+//
+// parallel/ and step/ write the program, and the executor of step/ runs it on any device. The host enqueues the
+// instructions in list order. On the device, an instruction starts when all earlier instructions of its stream and all
+// instructions in its `after` have ended.
 #pragma once
 
 #include <string>
@@ -52,9 +61,9 @@ enum class Op {
   scalars_out,   // copies what all updates read of the step to host memory
   weights_in,    // copies a flat's updated weights, as layers read them, to the device, unless each use loads them
   layer_update,  // a layer changes its parameters that have no gradient, such as a router's bias (nn::Layer::update)
-  scale_update,  // new scales: all-reduces the maxima of x, dy and weights (nn/quantizer.h)
+  scale_update,  // new scales: all-reduces the maxima of weights (nn/quantizer.h); gradient_norm has those of x and dy
   quantize_weights,  // rounds this rank's shard of a flat to what layers read, with the new scales
-  gather_updated,    // all-gathers a flat's updated shards into the weights that every rank keeps (ZeRO-1)
+  gather_updated,    // all-gathers a flat's updated shards into the weights that every rank keeps (ZeRO-1, ZeRO-2)
   end_step,          // all-reduces the loss, if there is one, and copies the results to the host
 };
 const char* to_string(Op op);
@@ -63,7 +72,8 @@ const char* to_string(Op op);
 // gather_updated, optimizer_gather. reduce: Op::reduce, reduce_replicas, reduce_tied, optimizer_scatter. send, receive:
 // the op. auxiliary: auxiliary_loss. copy_out: offload, state_out, gradient_out, scalars_out.
 // copy_in: load, state_in, load_weights, weights_in. host: what the host computes
-// (Device::make_host_stream): updates on it. compute: everything else. count: the number of streams.
+// (Device::make_host_stream): updates on it. divide_copies: the stream of what it follows. compute: everything else.
+// count: the number of streams.
 enum class StreamId { compute, exchange, gather, reduce, send, receive, auxiliary, copy_out, copy_in, host, count };
 const char* to_string(StreamId stream);
 
@@ -79,10 +89,10 @@ struct Instruction {
   // Numbers that the op does not use are -1, here and below. `flat` indexes models::Model::flats().
   int flat = -1, layer = -1, micro_batch = -1;
   int phase = 0;  // update, optimizer_*: index in optim::Optimizer::phases()
-  // For an op that reads weights: ids of the instructions, gathers or load_weights, whose buffers hold them, one for
-  // each flat that the op reads, with the other flats of their units. Consecutive ops that read weights share gathers:
-  // if the list of the previous such op already has every flat that this op needs, this op gets the same list, which
-  // may have more flats than it needs. Empty if parameters are not sharded.
+  // For an op that reads weights: ids of the gathers or load_weights whose buffers hold them. There is one for each
+  // flat of the units that the op reads. Consecutive ops share gathers: if the list of the previous such op has every
+  // flat that this op reads, in its form, this op has the same list, which may have more flats. The executor looks a
+  // flat up in it. It is empty if the weights are neither sharded nor loaded.
   std::vector<int> gathered;
   WeightForm form = WeightForm::rows;  // gather, load_weights: what it leaves
   bool shard = false;                  // load_weights: only this rank's shard, which a gather completes
@@ -92,7 +102,8 @@ struct Instruction {
   int dy = -1;        // the backward ops: the gradient of the output
   int saved = -1;     // the passes of a layer, offload, load: its saved tensors. Itself if it is -1
   // state_in: itself. update, state_out, quantize_weights: the state_in that owns the buffers of the flat's state.
-  // gather: the load_weights that owns the buffer of the shard. It is -1 if the state is on the device.
+  // gather: the load_weights that owns the buffer of the shard. For each of them it is -1 if state or weights are on
+  // the device.
   int staged = -1;
   // state_in: the master weights without the optimizer's slots. state_out: the weights as layers read them alone.
   bool weights_only = false;

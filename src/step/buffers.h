@@ -15,9 +15,9 @@ namespace hawser::step {
 
 enum class Role {
   batch,               // (micro-batch, which table)
-  weights,             // (gather, or load_weights that no gather completes)
+  weights,             // (gather, or load_weights that no gather completes; 0: rows, 1: transposed)
   weight_shard,        // (load_weights that a gather completes)
-  activation,          // (instruction that writes it): a layer's output, or the gradient of its input
+  activation,          // (instruction that writes it, load too): a layer's output, its input, or the input's gradient
   saved,               // (Instruction::saved, index in nn::saved_specs())
   unsharded_gradient,  // (flat, micro-batch)
   shard_gradient,      // (flat)
@@ -32,7 +32,7 @@ enum class Role {
   host_gradient,
   host_weights,
   host_scalars,
-  temp,  // (instruction, count)
+  temp,  // (instruction, index among its temps)
 };
 
 struct BufferKey {

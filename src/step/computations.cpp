@@ -15,9 +15,9 @@ using program::Op;
 using program::StreamId;
 using program::WeightForm;
 
-// A receive starts when the computations of the pass before the previous one have ended: it overlaps with one pass, and
-// the buffers of one more receive than the running pass reads are live. It does not wait for what that pass sends: the
-// stage that receives it may first wait for a message of this one, as stages of interleaved schedules do.
+// A receive starts when the computations of the pass before the previous one have ended. So it overlaps with one pass,
+// and beside the input of the running pass one more received buffer is live. It does not wait for what that pass sends:
+// the stage that receives it may first wait for a message of this one, as stages of interleaved schedules do.
 constexpr int kPassesAhead = 2;
 
 // The flats of a computation's parameters, in ascending order.

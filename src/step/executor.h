@@ -86,8 +86,8 @@ struct ExecutorSetup {
   bool has_loss = true;    // false: a step without a loss, which sums nothing over the ranks
   // Purpose::gradient_norms_of_part: the auxiliary loss and its gradient are those of StepInput::auxiliary_statistics.
   bool auxiliary_given = false;
-  // x and dy with LinearFormat::fp8_delayed are not quantized; their amaxes enter the history even if StepInput::skip
-  // is set: a step before which there is none (nn::Quantizer::calibrates).
+  // The step that begins the history of amaxes (nn::Quantizer::calibrates): x and dy with LinearFormat::fp8_delayed are
+  // not quantized, and their amaxes enter the history even if StepInput::skip is set.
   bool calibrates = false;
   Verification verification = Verification::none;
   // A training step that a layer refuses runs again (OptimizerProgress::replay_step); until it has, later ones change
@@ -138,9 +138,9 @@ class Executor {
 
   // Enqueues a step.
   StepOutput enqueue(const StepInput& input);
-  // In the next step, the instructions that write flat f's state wait for until[f], the end of concurrent work that
-  // reads it (train/snapshot.h), and `scale_update` for until.back(), of work that reads ModelState::tables(). They are
-  // `update`; `layer_update`; `state_out`, for what is in host memory; and `scale_update` for the scales.
+  // In the next step, the instructions that write flat f's state (update, state_out, scale_update) wait for until[f],
+  // the end of concurrent work that reads it (train/snapshot.h). scale_update also waits for until.back(), the end of
+  // work that reads ModelState::tables().
   void hold_updates(std::vector<Event> until);
   // Blocks until all enqueued work has completed; rethrows any stream's error.
   void synchronize();
@@ -156,7 +156,7 @@ class Executor {
   TensorView gradient_shard(int flat);
 
  private:
-  class Impl;  // step/executor_impl.h: a handler for each op of a program
+  class Impl;  // step/executor_impl.h: the handlers of a program's ops
 
   std::unique_ptr<Impl> impl_;
 };

@@ -1,5 +1,5 @@
 // `Pass`: a unit of a schedule: forward, backward or delayed weight gradients of one micro-batch through one model
-// model chunk of the model (models::PipelinePartition). A schedule is the list of a stage's passes, in any order that
+// chunk (models::PipelinePartition). A schedule is the list of a stage's passes, in any order that
 // plan::Schedule allows. Model chunk c is on stage c % stages, as in interleaved 1F1B. ZB-V and DualPipe place
 // model chunks otherwise, which PipelinePartition and the lanes of the mesh cannot say.
 //
@@ -31,7 +31,7 @@ struct Pass {
 std::vector<Pass> grouped_passes(int micro_batches, int in_flight, const models::PipelinePartition& partition,
                                  int stage);
 
-// Of forward-only programs: the stages are idle for stages - 1 passes in all. With virtual stages, micro-batches pass
+// Of forward-only programs: each stage is idle for stages - 1 passes. With virtual stages, micro-batches pass
 // through each model chunk in groups of as many as there are stages.
 std::vector<Pass> forward_passes(int micro_batches, const models::PipelinePartition& partition, int stage);
 

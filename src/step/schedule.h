@@ -59,8 +59,8 @@ struct ScheduleOptions {
   // By Domain: no other rank of this copy of the model has elements of its flats. So they are not sharded, although
   // those of another domain are.
   std::array<bool, kDomains> unsharded = {};
-  // Tensor-parallel ranks without sequence parallelism: each computes the whole gradient of a parameter that they do
-  // not slice.
+  // Tensor-parallel ranks. Of a parameter that they do not slice each computes the whole gradient, unless it is
+  // FlatSpec::partial_gradient: the sum over them is then divided by their number.
   int copies = 1;
   const optim::Optimizer* optimizer = nullptr;  // whose phases updates have. Without it they have one phase.
   HostPlacement host;

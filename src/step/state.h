@@ -37,8 +37,8 @@ namespace hawser::step {
 // Which shard of the flats of one domain a rank has.
 struct FlatSharding {
   EqualShard optimizer;  // master weights, moments and reduced gradients; what a rank saves of frozen weights
-  // What layers read. It is sharded as `optimizer`, and gathered before each use (FSDP, ZeRO-3), or whole on every rank, and
-  // gathered after each update (ZeRO-1 and ZeRO-2).
+  // What layers read. It is sharded as `optimizer`, and gathered before each use (FSDP, ZeRO-3), or whole on every
+  // rank, and gathered after each update (ZeRO-1 and ZeRO-2).
   EqualShard weights;
 };
 
@@ -77,20 +77,20 @@ struct FlatState {
   // Weights.
   QuantizesWeights quantizes = QuantizesWeights::never;
   // [nn::flat_shape] of `count`, in FlatSpec::stored: the master weights of a trainable flat, float32 unless a recipe
-  // says otherwise, or frozen ones. If they are quantized on load, they are only there while they are loaded, and
-  // `stored` is `compute`.
+  // says otherwise, or frozen ones. If the weights are quantized on load, `stored` is the same view as `compute`, and
+  // the master weights exist only while they are loaded.
   TensorView stored;
-  // [nn::flat_shape] of `count`, in FlatSpec::gathered. It is the same view as `stored` if the dtypes are equal, the
-  // weights are not quantized after updates, and they are not updated on the host. Otherwise it is a rounded copy: if
-  // the weights are quantized, the values that, times the scales, are about `stored`.
+  // [nn::flat_shape] of `count`, in FlatSpec::gathered. It is the same view as `stored` if the dtypes are equal and
+  // the weights are not quantized after updates, unless they are updated on the host and not streamed. Otherwise it is
+  // a rounded copy: if the weights are quantized, the values that, times the scales, are about `stored`.
   TensorView compute;
-  // All elements in FlatSpec::gathered, if FlatSharding::weights is one shard; `compute` is this rank's part of it. It is
-  // empty if the weights are sharded.
+  // All elements in FlatSpec::gathered, if FlatSharding::weights is one shard; `compute` is this rank's part of it. It
+  // is empty if the weights are sharded.
   TensorView unsharded;
   // `unsharded` with its matrices transposed (Flat::transposed_view). It is empty without FlatSpec::transposed.
   TensorView transposed;
 
-  // Scales of quantized weights. They are equal on every rank, and empty if there are none.
+  // Scales of quantized weights. They are equal on all ranks that have the same weights, and empty if there are none.
   TensorView scales;       // float32 [Flat::scale_count()]. They are 1 at first.
   TensorView gemm_scales;  // float32 [4 * Flat::scale_count()]: `scales`, 16 bytes apart, as GEMMs of FP8 read them
   TensorView amax;         // float32 [Flat::scale_count()]: the maxima that `scales` come from

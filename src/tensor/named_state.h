@@ -1,4 +1,7 @@
 // `NamedState`: checkpointed state as boxes of global tensors, independent of the layout over ranks.
+//
+// Example: a weight [4, 6], of which a rank's shard has the elements 4 to 19. boxes_of_range() gives three boxes: the
+// end of row 0 {offset {0, 4}, extent {1, 2}}, rows 1 and 2 {{1, 0}, {2, 6}}, and the begin of row 3 {{3, 0}, {1, 2}}.
 #pragma once
 
 #include <string>

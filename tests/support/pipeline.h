@@ -29,8 +29,8 @@ inline std::vector<Pass> one_forward_one_backward(int stages, int stage, int mic
   return passes;
 }
 
-// ZB-H1 (arXiv 2401.10241) for passes of equal duration: a backward pass goes first, then a forward pass while at most
-// stages - s micro-batches are between forward and weight gradients, then weight gradients.
+// ZB-H1 (arXiv 2401.10241) for passes of equal duration: a backward pass goes first, then a forward pass while fewer
+// than stages - s micro-batches are between forward and backward, then weight gradients.
 inline std::vector<std::vector<Pass>> zero_bubble(int stages, int micro_batches) {
   struct Stage {
     int forward = 0, backward = 0, weights = 0;  // passes so far

@@ -1,4 +1,4 @@
-// `layer_gemm`: a GEMM of a layer. Internal to Linear.
+// `layer_gemm`: a GEMM of a layer. Linear, experts and the loss over a sliced vocabulary call it.
 #pragma once
 
 #include "nn/layer.h"

@@ -1,25 +1,29 @@
-// `Linear`: y = x W^T + b, with W [out, in] and b [out] of a layer's parameters, its adapters, and its gradients. It is
-// the only caller of GEMMs in layers. `ColumnParallelLinear`, `RowParallelLinear`: a Linear that ranks share; the two
-// differ in what these ranks exchange (names as in Megatron-LM). A column-parallel Linear gathers its input
-// (nn::Redistribute), a row-parallel one sums its output, so that its bias is added after the sum over ranks.
+// `Linear`: y = x W^T + b, with W [out, in] and b [out] of a layer's parameters, its adapters, and its gradients.
+// `ColumnParallelLinear`, `RowParallelLinear`: a Linear that ranks share; the two differ in what these ranks exchange
+// (names as in Megatron-LM). A column-parallel Linear gathers its input (nn::Redistribute), a row-parallel one sums its
+// output, so that its bias is added after the sum over ranks.
+//
+// Example: an MLP of width 4096 and inner width 14,336 over two tensor ranks, 8,192 tokens. The up projection is
+// column-parallel: its W on each rank is [7168, 4096], x [8192, 4096] gives y [8192, 7168]. The down projection is
+// row-parallel: W [4096, 7168], x [8192, 7168] gives a partial y [8192, 4096] on each rank, and the seam adds the two.
 //
 // x [T, in], y [T, out] and their gradients. y and dx are in LayerContext::dtype(), also if the weight is quantized, or
-// in float32 if its FlatSpec has `gathered` float32 and no scales (a router); adapters need LayerContext::dtype(). So
-// are x and dy, unless they have a scale, which goes to the GEMMs as it is:
+// in float32 if its FlatSpec has `gathered` float32 and no scales (a router); adapters need LayerContext::dtype(). x
+// and dy are in the same dtype as y and dx, unless they have a scale: then they are in FP8, and the GEMMs read the
+// scale:
 //   y = (s_x s_W) (x W^T) + b      dx = (s_dy s_W) (dy W)      dW (+)= (s_dy s_x) (dy^T x)      db (+)= s_dy sum(dy)
-// A GEMM reads Scaled::transposed where that saves it a transpose: W in dx, dy and x in dW.
-// If the site has a format (LayerContext::quantization), an x or a dy without a scale is quantized for the GEMMs with
-// W, after ranks have redistributed it: x in forward and again in dW, dy in dx and again in dW, unless a caller does it
-// once (`quantized`), or Redistribute::gathers_quantized() has each rank round its own rows before. Forward records the
-// amax of x, and dx that of dy. With LinearFormat::fp8_current and fp8_block, the scales of a rank are those of its own
-// rows. With fp8_block, W is rounded, too (Quantizer::quantize_weight), and a matrix has a scale for each block: terms
-// of the sums have their own (ops/gemm/gemm.h). Pieces of rows have the scales of their rows; dW, whose blocks have 128
-// rows, reads all rows. Adapters and bias gradients read the x and dy that they are given.
-// A weight in NF4 (FlatSpec::packed) is dequantized to LayerContext::dtype() for each GEMM that reads it; adapters with
-// a magnitude cannot read one.
-// A scale of an x or a dy that ranks redistribute is one float32, equal on all of them. A Linear's own work is enqueued
-// on the compute stream; the Redistribute seam of the two that ranks share may use the exchange stream, too. Errors:
-// those of ops::gemm, ops::bias_gradient and ops::dropout.
+// A GEMM reads Scaled::transposed where that saves it a transpose: W in dx, dy and x in dW. If the site has a format
+// (LayerContext::quantization), an x or a dy without a scale is quantized for the GEMMs with W, after ranks have
+// redistributed it. x is quantized in forward and again in dW, dy in dx and again in dW. A caller may do it once for
+// both (`quantized`). With Redistribute::gathers_quantized() each rank rounds its own rows before they are
+// redistributed. Forward records the amax of x, and dx that of dy. With LinearFormat::fp8_current and fp8_block, the
+// scales of a rank are those of its own rows. With fp8_block, W is rounded, too (Quantizer::quantize_weight), and a
+// matrix has a scale for each block: terms of the sums have their own (ops/gemm/gemm.h). Pieces of rows have the scales
+// of their rows; dW, whose blocks have 128 rows, reads all rows. Adapters and bias gradients read the x and dy that
+// they are given. A weight in NF4 (FlatSpec::packed) is dequantized to LayerContext::dtype() for each GEMM that reads
+// it; adapters with a magnitude cannot read one. A scale of an x or a dy that ranks redistribute is one float32, equal
+// on all of them. A Linear's own work is enqueued on the compute stream; the Redistribute seam of the two that ranks
+// share may use the exchange stream, too. Errors: those of ops::gemm, ops::bias_gradient and ops::dropout.
 #pragma once
 
 #include "nn/layer.h"
@@ -90,9 +94,9 @@ struct Linear {
   // reads_input(). Computes only what the sink wants. `rounded` as in input_gradient.
   void weight_gradient(LayerContext&, const Scaled& dy, const Scaled& x, GradientSink&,
                        const AdapterTensors& adapter_tensors = {}, const Scaled& rounded = {}) const;
-  // x or dy as a GEMM with W reads it, or as that of the gradient of W does, which reads it transposed, or as both do:
-  // quantized if the site has a format and it has no scale yet. The amax is recorded if W's GEMM reads it and this pass
-  // records it.
+  // x or dy as GEMMs read it: the GEMM with W (product), that of the gradient of W, which reads it transposed, or both.
+  // It is quantized if the site has a format and it has no scale yet. The amax is recorded if W's GEMM reads it and
+  // this pass records it.
   enum class ReadBy { product, weight_gradient, both };
   Scaled quantized(LayerContext&, Operand operand, const Scaled& matrix, ReadBy reader,
                    std::int64_t first_row = 0) const;
@@ -130,8 +134,8 @@ struct Linear {
   // By adapter: it adds to columns of y that one before it, in the order of the groups, has written. Empty if the
   // adapters do not fill y, of `outputs` columns, or one has a magnitude.
   std::vector<bool> adding_adapters(std::int64_t outputs) const;
-  // The adapters' terms but those that multiply. Each is added to y, unless `adding` is not empty and false for it;
-  // and each to dx, but if no adapter has a magnitude, the first is written to it.
+  // The adapters' terms but those that multiply. Each is added to y; where `adding` is false for it, it is written.
+  // Each is added to dx; if no adapter has a magnitude, the first is written.
   void add_terms(LayerContext&, const Scaled& x, const TensorView& y, const TensorView& inner, std::int64_t first_row,
                  const std::vector<bool>& adding) const;
   void add_input_terms(LayerContext&, const Scaled& dy, const Scaled& of_product, const TensorView& dx,
@@ -221,13 +225,13 @@ struct AdapterTarget {
 };
 
 // Appends to `params` the parameters of the configured adapters of `targets`, in the order of the targets, and returns
-// the adapters: one for each configured one, or, if some of a target's ranges are kv_copies and others are not, one for
-// each run of equal ones, with one A. `slice`: row-parallel, the inputs are this slice of all. A starts with N(0, 1 / (3
-// all inputs)), the variance of PEFT's; B with zeros; a magnitude with the norms of the rows of W, and it is gathered
-// in float32, so that f is then 1. Adapters of a column-parallel Linear without dropout and magnitude that have equal
-// ranks, scales and names are a group: their A are one fused parameter, so that one GEMM computes all x A^T, and
-// another adds to dx. Weights without adapters are complete (Segment::may_be_absent). Experts' weights are no Linears
-// and have no adapters. InternalError if two adapters have the same names.
+// the adapters. There is one for each config. If some of a target's ranges are kv_copies and others are not, there is
+// one for each run of equal ranges, and these have one A. `slice`: of a row-parallel Linear, what the inputs are of all
+// inputs. A starts with N(0, 1 / (3 all inputs)), the variance of PEFT's; B with zeros; a magnitude with the norms of
+// the rows of W, and it is gathered in float32, so that f is then 1. Adapters of a column-parallel Linear without
+// dropout and magnitude that have equal ranks, scales and names are a group: their A are one fused parameter, so that
+// one GEMM computes all x A^T, and another adds to dx. Weights without adapters are complete (Segment::may_be_absent).
+// Experts' weights are no Linears and have no adapters. InternalError if two adapters have the same names.
 std::vector<Adapter> add_adapters(const std::vector<AdapterConfig>& configs, const std::vector<AdapterTarget>& targets,
                                   std::int64_t inputs, DimSlice slice, std::vector<Param>& params);
 

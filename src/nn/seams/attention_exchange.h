@@ -4,8 +4,8 @@
 // Example: one document of 8 rows, zig-zag over two context ranks. Rank 0 has rows 0, 1, 6 and 7, rank 1 rows 2..5.
 // With parallel::AllGatherExchange, rank 0 computes
 //
-//   part 0   diagonal blocks, whose keys it has itself: rows 0..1 see 0..1, rows 6..7 see 6..7, causal
-//   part 1   off-diagonal blocks, whose keys have been gathered during part 0: rows 6..7 see 0..5, complete
+//   part 0   diagonal blocks, of its own rows: rows 0..1 see 0..1, rows 6..7 see 6..7, causal
+//   part 1   off-diagonal blocks, of the rows gathered during part 0: rows 6..7 see 0..5, complete
 //
 // and a layer calls
 //

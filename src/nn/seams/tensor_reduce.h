@@ -8,7 +8,8 @@
 //   ctx.seams().tensor_reduce->gather(ctx, statistics, parts);  // parts [6, 4]: those of rank 0, then of rank 1
 //   ...                                                         // each rank combines them
 //
-// Attention that every tensor rank computes completely gathers its rows of q, k and v, and generation the logits. All
+// Attention that every tensor rank computes completely gathers its rows of q, k and v, and in backward the gradient of
+// its output; generation gathers the logits. All
 // tensors are dense, in float32 or in the compute dtype. The default implementation is one device: sum() does nothing,
 // and gather() copies. Gradients of parameters are reduced elsewhere (program::Op::reduce). nn/seams.h says what holds
 // for all seams.

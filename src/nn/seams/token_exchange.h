@@ -25,10 +25,10 @@
 //
 // Layers know neither how often a token is sent nor where rows are summed. An implementation may send one row for each
 // assignment, whose sum the token's rank computes, or one row for each rank that has experts of the token, which sums
-// their rows before one returns. The sum of combine is in float32. An implementation may add parts of it, such as a
-// rank's, that it has rounded to the dtype of the rows. Which parts these are, and their order, depends on the routing
-// alone. The default implementation and PiecesExchange (tests/support) have one part with k ascending, which gives the
-// bits of ops::combine_rows.
+// their rows before one returns. The sum of combine is in float32. An implementation may round parts of it, such as
+// that of a rank, to the dtype of the rows before it adds them. Which parts these are, and their order, depends on the
+// routing alone. The default implementation and PiecesExchange (tests/support) have one part with k ascending, which
+// gives the bits of ops::combine_rows.
 //
 // The layer computes the rows of experts in pieces, so that the communication of one overlaps the GEMMs of another.
 // Piece p has the experts [p * L / pieces, (p + 1) * L / pieces) and, of each tensor [S, C], the rows
@@ -69,11 +69,11 @@ class TokenExchange {
     std::int64_t tokens = 0, per_token = 0, experts = 0, local_experts = 0;  // T, K, E, L
     std::optional<std::int64_t> capacity;  // ops::ExpertPlan::capacity, of each rank's tokens, if any is dropped
     Options options;
-    // Limits S / pieces to row_bound times the mean T K / pieces, rounded up to ops::kGroupRows, and a group of padding
-    // for each expert. Without it S is the most rows that there can be, as it is on one rank. If a piece of any rank
-    // has more rows, route() refuses the routing: counts are 0, nothing is sent in any call, combine() adds
-    // nothing, and LayerContext::refusal() has Refusal::expert_rows. The step then runs again with a larger plan
-    // (plan::Layout::expert_row_bound).
+    // Limits S / pieces to row_bound times the mean T K / pieces. The limit is rounded up to ops::kGroupRows, and a
+    // group of padding is added for each expert. Without it S is the most rows that there can be, as it is on one rank.
+    // If a piece of any rank has more rows, route() refuses the routing: counts are 0, nothing is sent in any call,
+    // combine() adds nothing, and LayerContext::refusal() has Refusal::expert_rows. The step then runs again with a
+    // larger plan (plan::Layout::expert_row_bound).
     std::optional<double> row_bound;
 
     std::int64_t ranks() const { return experts / local_experts; }  // P

@@ -43,7 +43,7 @@ struct FlatUse {
 };
 
 // An instruction of the computation and what sharding must know about it. The operands of the instruction (x, residual,
-// dy, saved, cache) and `after` are indices of computations. It also waits for operands of other streams.
+// dy, saved) and `after` are indices of computations. It also waits for operands of other streams.
 struct Computation {
   program::Instruction instruction;
   std::vector<FlatUse> weights;  // by flat, ascending
@@ -57,8 +57,8 @@ struct GradientEnd {
 };
 
 // Writes `computations` into `program` in order, with the gathers and reductions that they need, and changes their
-// operands to instruction ids. Returns the end of each flat's gradient, in program order. All ends
-// are on one stream, so the last one is after all others.
+// operands to instruction ids. Returns the end of each flat's gradient, in program order. It is on the reduce stream,
+// or on compute for a flat whose gradient is not reduced.
 std::vector<GradientEnd> write_sharded(program::Program& program, const std::vector<Computation>& computations,
                                        const ShardOptions& options);
 
