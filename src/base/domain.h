@@ -4,8 +4,8 @@
 namespace hawser {
 
 enum class Domain {
-  sliced,      // Shard(dim): tensor-parallel ranks have different slices of it; without tensor parallelism, every
-               // parameter
+  sliced,      // Shard(dim): tensor-parallel ranks have different slices of it; without tensor and expert
+               // parallelism, every parameter (nn::common_domain)
   replicated,  // Replicate: tensor-parallel ranks have equal copies: norms, biases of row-parallel Linears
   expert,      // expert-parallel ranks have different experts; tensor-parallel ranks have equal copies, or different
                // experts, too (comm::MeshSizes::expert_over_tensor)

@@ -1,5 +1,5 @@
-// The losses of an evaluation, and `train.early_stopping.metric`, which names the one that decides which checkpoint is the
-// best and whether a run ends early.
+// The losses of an evaluation, and `train.early_stopping.metric`, which names the one that decides which checkpoint is
+// the best and whether a run ends early.
 //
 //   const ValidationLosses losses(2.4, {{"novels", 2.9}, {"support", 1.9}});
 //   loss_of(losses, "validation");      // 2.4, that of all sets together

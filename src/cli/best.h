@@ -1,4 +1,5 @@
-// --best of export, generate and eval: the checkpoint of a run with the lowest validation loss, in place of its last one.
+// --best of export, generate and eval: the checkpoint of a run with the lowest validation loss, in place of its last
+// one.
 //
 //   Problems problems;
 //   const std::string path = chosen_checkpoint("runs/novels", options.best, problems);    // runs/novels/best

@@ -3,8 +3,8 @@
 // A call enqueues the collective on a stream and returns at once. Its views may be read or overwritten when the stream
 // has completed it. Every member enqueues the same collectives of a group in the same order, and the member's streams
 // and events enforce that order on the device (program/checker.h: a run checks the plans of all pipeline stages
-// together; tests check those of all ranks). Collectives of different groups do not wait for each other, so traffic that
-// must not queue after other traffic of the same ranks gets a group of its own. There is one exception: over NCCL,
+// together; tests check those of all ranks). Collectives of different groups do not wait for each other, so traffic
+// that must not queue after other traffic of the same ranks gets a group of its own. There is one exception: over NCCL,
 // mesh.shard(), data() and world() share a communicator if they have the same ranks, and then wait for each other. They
 // carry small sums only, on the compute stream; weights and gradients use the duplicates mesh.shard_gather() and
 // shard_reduce().

@@ -15,8 +15,8 @@ std::vector<YAML::Node> read_yaml_documents(const std::string& text);
 // The first document of a text; a null node for an empty text.
 YAML::Node read_yaml(const std::string& text);
 
-// The document of the file `path` with this text; a null node for an empty one. UserError for broken YAML, with the line,
-// and for more than one document.
+// The document of the file `path` with this text; a null node for an empty one. UserError for broken YAML, with the
+// line, and for more than one document.
 YAML::Node read_yaml_file(const std::string& path, const std::string& text);
 
 // The first line, counted from 1, with a tab before its first word; 0 if there is none.

@@ -15,7 +15,8 @@ constexpr const char* kNvmlLibrary = "libnvidia-ml.so.1";
 class NvmlGpu {
  public:
   // The GPU at a PCI bus id (Device::bus_id()), because CUDA_VISIBLE_DEVICES changes CUDA's indices and not NVML's.
-  // Null if `library` cannot be loaded, the driver does not answer, or there is no such GPU. Of a MIG instance: its GPU.
+  // Null if `library` cannot be loaded, the driver does not answer, or there is no such GPU. Of a MIG instance: its
+  // GPU.
   static std::unique_ptr<NvmlGpu> open(const std::string& bus_id, const std::string& library = kNvmlLibrary);
   ~NvmlGpu();
   NvmlGpu(const NvmlGpu&) = delete;

@@ -1,5 +1,5 @@
-// `PowerMeter`: samples a GPU's energy counter, power, SM clock and clock-event reasons on a thread of its own, and says
-// what an interval of the past used. It takes no time of the thread that enqueues work.
+// `PowerMeter`: samples a GPU's energy counter, power, SM clock and clock-event reasons on a thread of its own, and
+// says what an interval of the past used. It takes no time of the thread that enqueues work.
 //
 //   PowerMeter meter(NvmlGpu::open(device.bus_id()));
 //   const auto begin = std::chrono::steady_clock::now();

@@ -20,9 +20,9 @@ namespace hawser::engine {
 std::string choose_checkpointing(plan::RunPlan& plan, const models::Model& model, const Device& device,
                                  comm::World* world, int ranks_here);
 
-// The check of a start (plan::check_capacity) for another session of the run with the policies of plan.recipe: a session
-// itself does not count what the process needs besides it (plan::overhead_of). Rank 0 forecasts; DoesNotFit on every
-// rank. With auto it does nothing: choose_checkpointing() checks.
+// The check of a start (plan::check_capacity) for another session of the run with the policies of plan.recipe: a
+// session itself does not count what the process needs besides it (plan::overhead_of). Rank 0 forecasts; DoesNotFit on
+// every rank. With auto it does nothing: choose_checkpointing() checks.
 void expect_forecast_fits(const plan::RunPlan& plan, const models::Model& model, DeviceKind device, comm::World* world,
                           int ranks_here);
 

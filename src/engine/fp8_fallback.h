@@ -1,5 +1,5 @@
-// Linears that saturate FP8 again and again: `SaturationHistory` chooses the Linear that falls back to the compute dtype
-// for the rest of the run, `Fp8Fallback` is one that has. train/fit_fallback.cpp opens the run again without it.
+// Linears that saturate FP8 again and again: `SaturationHistory` chooses the Linear that falls back to the compute
+// dtype for the rest of the run, `Fp8Fallback` is one that has. train/fit_fallback.cpp opens the run again without it.
 #pragma once
 
 #include <cstdint>

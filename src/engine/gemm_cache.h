@@ -2,9 +2,9 @@
 // measuring again.
 //
 // One text file for each GPU model and version of cuBLASLt, in the form of ops::gemm_choices without its notes. A file
-// that is missing or cannot be read counts as empty, and a folder that cannot be written is left as it is: a cache never
-// fails a run. Several processes may add at once; each replaces the file as a whole, so that the choices of one of them
-// may be lost, and are measured again by the next session that needs them.
+// that is missing or cannot be read counts as empty, and a folder that cannot be written is left as it is: a cache
+// never fails a run. Several processes may add at once; each replaces the file as a whole, so that the choices of one
+// of them may be lost, and are measured again by the next session that needs them.
 #pragma once
 
 #include <string>

@@ -52,8 +52,8 @@ struct RunState {
   // What these losses are means of: the data's identity and all settings that select or split sequences, as JSON; ""
   // without validation data, or before version 0.2. Losses are comparable where this is equal.
   std::string validation;
-  // Whether the training data have turns of conversations (train/turns.h), in this run or before it was resumed. nullopt:
-  // unknown, of an earlier version.
+  // Whether the training data have turns of conversations (train/turns.h), in this run or before it was resumed.
+  // nullopt: unknown, of an earlier version.
   std::optional<bool> conversations;
   // Shares of the data sets of data.train, from the sequence on from which a run had them. With one set
   // there are none.
@@ -104,8 +104,8 @@ Problems fp8_changes(const RunState& state, const std::string& recipe, int block
 // the checkpoint's own recipe: "train.seed was 7 and is 8, ..."; "" if the data order is unchanged.
 std::string data_order_changes(const RunState& state, const std::string& recipe);
 
-// Lists the other keys that change how a resumed run trains: "optimizer.learning_rate was 0.001 and is 0.0003, ...": the
-// optimizer's, the adapter's dropout, how experts are balanced, and the run's steps, on which the schedule depends.
+// Lists the other keys that change how a resumed run trains: "optimizer.learning_rate was 0.001 and is 0.0003, ...":
+// the optimizer's, the adapter's dropout, how experts are balanced, and the run's steps, on which the schedule depends.
 std::string training_changes(const RunState& state, const std::string& recipe);
 
 // "the training data have changed: ..."; "" if they are unchanged or unknown.

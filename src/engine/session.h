@@ -88,15 +88,15 @@ class Session {
   // (comm::Mesh::register_memory, compare_offsets).
   const std::vector<std::string>& notes() const { return notes_; }
 
-  // Writes initial values to the parameters of this rank's shard. Like load() and parameters_changed(), it waits for all
-  // steps and may overwrite what they have left in the arena. Does not change the moments, which the constructor
+  // Writes initial values to the parameters of this rank's shard. Like load() and parameters_changed(), it waits for
+  // all steps and may overwrite what they have left in the arena. Does not change the moments, which the constructor
   // sets to zero.
   void initialise(std::uint64_t seed);
   // Loads the parameters of this rank's shard. `sources` must have passed models::check_weights. Tensors that they do
   // not have get the initial values of `seed`.
   void load(const models::WeightSources& sources, std::uint64_t seed);
-  // Quantizes this rank's shard of a flat of step::FlatState::quantized_on_load; `values`: float32 [count], on the host.
-  // Blocks the host. All ranks that have parts of the flat call it, and parameters_changed() after the last flat.
+  // Quantizes this rank's shard of a flat of step::FlatState::quantized_on_load; `values`: float32 [count], on the
+  // host. Blocks the host. All ranks that have parts of the flat call it, and parameters_changed() after the last flat.
   void load_quantized(int flat, const TensorView& values);
   // Rounds the float32 parameters into their copies in the compute dtype, or quantizes them; blocks the host.
   // Collective. initialise() and load() do it themselves, and quantize frozen weights in FP8 and NF4 as they write

@@ -8,8 +8,8 @@
 
 namespace hawser::engine {
 
-// All these flats use the first bytes of the steps' arena in turn, which is planned for it (plan::RankPlan::bytes): work
-// on a flat is enqueued on the stream before the next flat is placed. Other flats are used where they are.
+// All these flats use the first bytes of the steps' arena in turn, which is planned for it (plan::RankPlan::bytes):
+// work on a flat is enqueued on the stream before the next flat is placed. Other flats are used where they are.
 class StagedWeights {
  public:
   // All arguments outlive this. No step runs before the stream's work has ended, and what the steps so far have left in
@@ -23,8 +23,8 @@ class StagedWeights {
   TensorView place(int flat);
   // FlatState::stored, or place() with its values if it is in host memory.
   TensorView load(int flat);
-  // Enqueues the copy of `count` elements of place() to FlatState::stored, if that is in host memory and no other form is
-  // kept.
+  // Enqueues the copy of `count` elements of place() to FlatState::stored, if that is in host memory and no other form
+  // is kept.
   void store(int flat, std::int64_t begin, std::int64_t count);
   // FlatState::compute, or memory of the device for it. The second enqueues the copy back.
   TensorView compute(int flat);

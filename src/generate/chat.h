@@ -25,8 +25,9 @@ class Chat {
   // `generator` outlive this.
   Chat(const OpenGeneration& input, Generator& generator, std::string system, text::chat::Value tools = {});
 
-  // The answer to a line of the user, or of another role. `on_text` receives the text as it is generated. Adds a problem and returns
-  // nullopt if the template rejects the turn or the conversation is too long; the conversation is then unchanged.
+  // The answer to a line of the user, or of another role. `on_text` receives the text as it is generated. Adds a
+  // problem and returns nullopt if the template rejects the turn or the conversation is too long; the conversation is
+  // then unchanged.
   std::optional<Answer> send(const std::string& line, const std::function<void(const std::string&)>& on_text,
                              Problems& problems, const std::string& role = "user");
   // Clears the conversation except for the system message.

@@ -48,8 +48,8 @@ class PromptEncoder {
 
   const text::chat::ChatTemplate* chat_template() const { return template_.get(); }
   std::int64_t vocabulary() const { return vocabulary_; }
-  // The tokens that end an answer of a conversation: text::chat::turn_ends, or the template's eos_token if there is none.
-  // Empty if there is no template or no such token.
+  // The tokens that end an answer of a conversation: text::chat::turn_ends, or the template's eos_token if there is
+  // none. Empty if there is no template or no such token.
   std::vector<std::int64_t> turn_ends() const;
   // Whether the template wrote the date of today in a conversation so far.
   bool wrote_date() const { return wrote_date_; }
@@ -69,9 +69,10 @@ class PromptEncoder {
 };
 
 // Reads a file of prompts, optionally compressed (.gz, .zst), or "-" for .jsonl on standard input. .txt: one prompt per
-// line. .jsonl: one object per line with `prompt` (a text or a list of messages), `messages` or `conversations` (with optional
-// `system` and `tools`, as prepare::parse_line reads them), `instruction` or `question` (with optional `input` or
-// `context`; the answer in the line is left out) or `input_ids` (with optional `attention_mask`); other keys are ignored. Skips blank lines. Adds the problems of all lines, or that the file cannot be read.
+// line. .jsonl: one object per line with `prompt` (a text or a list of messages), `messages` or `conversations` (with
+// optional `system` and `tools`, as prepare::parse_line reads them), `instruction` or `question` (with optional `input`
+// or `context`; the answer in the line is left out) or `input_ids` (with optional `attention_mask`); other keys are
+// ignored. Skips blank lines. Adds the problems of all lines, or that the file cannot be read.
 std::vector<Prompt> read_prompts(const std::string& path, const PromptEncoder& encoder, Problems& problems);
 
 // The tools of a chat: a JSON list in a file, in the form that a line's `tools` have. Throws UserError at --tools.

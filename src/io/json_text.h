@@ -1,4 +1,5 @@
-// Changes of one key in the text of a JSON object. All other bytes stay: key order, spaces, numbers as they were written.
+// Changes of one key in the text of a JSON object. All other bytes stay: key order, spaces, numbers as they were
+// written.
 //
 //   without_key("{\"a\": 1, \"b\": 2}", "a")             {"b": 2}
 //   with_value("{\"a\": 1}", "b", "[2, 3]")              {"a": 1, "b": [2, 3]}

@@ -43,10 +43,10 @@ struct NamedParam {
 // All tensors; a tied head's is another name of the embedding's. The model outlives the result.
 std::vector<NamedParam> named_params(const Model& model);
 
-// Finds parameters that a choice by name divides: `of` gives a number for what is chosen for a tensor, which must be the
-// same for all tensors that are one parameter (q_proj, k_proj and v_proj), and for the embedding and a tied head. Adds a
-// problem for each kind of parameter that is divided, and one for the tied pair. `problem`: the place, and the `what` of
-// the first kind.
+// Finds parameters that a choice by name divides: `of` gives a number for what is chosen for a tensor, which must be
+// the same for all tensors that are one parameter (q_proj, k_proj and v_proj), and for the embedding and a tied head.
+// Adds a problem for each kind of parameter that is divided, and one for the tied pair. `problem`: the place, and the
+// `what` of the first kind.
 void check_undivided(const Model& model, const std::function<int(const std::string& tensor)>& of,
                      const Problem& problem, Problems& problems);
 

@@ -34,7 +34,8 @@ struct AdapterExportOptions {
 };
 
 // Writes a folder with the trainable tensors alone, under PEFT's names, adapter_config.json and the tokenizer's files,
-// atomically. Adapters of other names are not written. InternalError if nothing is trainable; UserError if writing fails.
+// atomically. Adapters of other names are not written. InternalError if nothing is trainable; UserError if writing
+// fails.
 void export_adapter(const std::string& folder, const Model& model, const StateSource& source,
                     const AdapterExportOptions& options);
 

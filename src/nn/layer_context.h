@@ -50,13 +50,13 @@ class GradientSink {
   virtual ~GradientSink() = default;
   // In one pass, the layer calls it once for each gradient that it writes, before it enqueues the op that writes it.
   // accumulate is true if an earlier pass of the step has written to the same gradient buffer: an earlier micro-batch
-  // with local accumulation, or another layer that uses the parameter (Param::shared). `param` is the index in the
-  // layer's parameters.
+  // whose gradient is not reduced yet, or another layer that uses the parameter (Param::shared). `param` is the index
+  // in the layer's parameters.
   virtual GradientTarget target(int param) = 0;
 };
 
-// A place in a layer. The number of the layer and the site identify a Linear. They are the key of the random numbers that
-// are drawn at the place, so the numbers of sites must not change.
+// A place in a layer. The number of the layer and the site identify a Linear. They are the key of the random numbers
+// that are drawn at the place, so the numbers of sites must not change.
 enum class Site { qkv_projection, output_projection, up_projection, down_projection, logits, attention_probabilities };
 constexpr int kSites = 5;  // the first sites have Linears or experts: a Linear's site is one of them
 const char* to_string(Site site);

@@ -8,7 +8,8 @@
 // each row. slots() returns {{.name = "row_sq", .granularity = {.kind = Granularity::Kind::row}}}. A shard may end
 // inside of a row, so phases() returns {{.sums = nn::sum_count(flat, row)}, {}}: in phase 0, update() adds the squares
 // of its own elements to sent.sums; the executor adds those of all shards; in phase 1, update() reads received.sums,
-// updates slots[0] and then its elements of `weights`. nn::segment_ranges() says which rows a shard's elements are in.
+// updates slots[0] and then its elements of `weights`. nn::segment_ranges() says which rows a shard's elements are in,
+// nn::segment_values() where the value of a row is: in a slot from `first` on, in sums from `sum_first` and the offset.
 #pragma once
 
 #include <functional>
@@ -78,8 +79,8 @@ struct FlatUpdate {
   int phase = 0;  // index in phases(flat)
   // Tensor ranks have different slices of the flat's tensors, and this rank slice `slice` of `slices`: indices
   // [i * size, (i + 1) * size) of dim Segment::slice.dim are in slice i; of a range of a tensor, such as q of a
-  // fused QKV, they count from its first row on (nn::range_slice). `copies` ranks have each, and of its shards
-  // (Domain::kv_copies). A flat that is not sliced has one.
+  // fused QKV, they count from its first row on (nn::range_slice). Each slice, and each shard of it,
+  // is on `copies` ranks (Domain::kv_copies). A flat that is not sliced has one.
   int slice = 0, slices = 1, copies = 1;
   TensorView weights;   // [count] in FlatSpec::stored (float32 by default), updated in place
   TensorView gradient;  // float32 [count], before clipping. update() may overwrite it: no later op but the

@@ -117,9 +117,9 @@ struct Choices {
   bool offload = false;
   bool state_on_host = false;
   bool weights_on_host = false;
-  // suggestions() only: other parallelisms over as many ranks. forecast() has that of `parallelism` and does not look at these; to
-  // choose among parallelisms, compare the forecasts of one Candidate each, or of a Forecaster each. By default there
-  // are none.
+  // suggestions() only: other parallelisms over as many ranks. forecast() has that of `parallelism` and does not look
+  // at these; to choose among parallelisms, compare the forecasts of one Candidate each, or of a Forecaster each. By
+  // default there are none.
   std::function<std::vector<Parallelism>(const Recipe&, int world)> parallelisms;
   // The changes that name what `to` has and a recipe cannot say. Needed by suggestions of it.
   std::function<std::vector<Change>(const Candidate& to)> changes;

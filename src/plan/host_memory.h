@@ -27,7 +27,8 @@ struct HostMemory {
   std::int64_t needed(const comm::MeshSizes& mesh, const std::vector<std::int64_t>& pinned) const;
 };
 
-// Of the machines of `world` ranks: `machine` if Machine::ranks says that they are on it, otherwise those of the target.
+// Of the machines of `world` ranks: `machine` if Machine::ranks says that they are on it, otherwise those of the
+// target.
 HostMemory host_memory_of(const Target& target, const Machine& machine, int world);
 
 // This machine, for the plan of `world` ranks that are not started: they are on it if it has that many GPUs of the

@@ -111,16 +111,16 @@ struct LayoutChoices : Parallelism {
   std::function<void(nn::Seams&, comm::Mesh&)> replace_seams;
 
   bool may_refuse() const { return mesh.expert > 1 && expert_row_bound.has_value(); }
-  // Shards of master weights, moments and reduced gradients, of the flats that are not copies on tensor ranks.
+  // Shards of master weights, moments and reduced gradients of the flats in Domain::sliced.
   int parts() const { return mesh.shard_ranks(); }
   bool shards() const { return parts() > 1 || mesh.tensor > 1; }  // copies on tensor ranks are sharded over them
   bool gathers_weights() const { return shards() && shard_policy == ShardPolicy::parameters; }
   int data_ranks() const { return mesh.shard * mesh.replicate; }  // ranks with sequences of their own
 };
 
-// The choices, completed (Parallelism::mesh, policies), and what follows from them. Only derive() makes one, and only
-// calibrating(), verified() and of_refused_steps() change one. To change a choice, change LayoutChoices and derive
-// again.
+// The choices, completed (Parallelism::mesh, policies), and what follows from them. Only derive() makes one;
+// calibrating(), verified() and of_refused_steps() return the layouts of other steps. To change a choice, change
+// LayoutChoices and derive again.
 struct Layout : LayoutChoices {
   Layout() = default;  // of no model yet
 

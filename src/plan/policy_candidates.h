@@ -8,8 +8,8 @@
 //   seconds(mix)      = mean over blocks b of T(p_b)
 // The sum holds because the stored bytes of all blocks are live at the peak, which is in the head or in the first
 // instructions of backward. It does not know that an offloaded block is on the device around its passes, nor the mean
-// that copies of few blocks may be hidden where those of all are not. Forecaster::choose plans a mix completely before it
-// is used.
+// that copies of few blocks may be hidden where those of all are not. Forecaster::choose plans a mix completely before
+// it is used.
 #pragma once
 
 #include <optional>

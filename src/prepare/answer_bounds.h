@@ -4,16 +4,16 @@
 //                                                         ^^^^^^^^^^^^^^^^
 //
 // An answer begins where the text stops to equal what the model is given: the messages before it, rendered with the
-// generation prompt. A prompt that ends in "<think>\n", before an answer without thoughts, ends before "<think>", also if
-// the answer is "<html>". With no message before it, the model is given what the template writes up to the opening of
-// the answer.
+// generation prompt. A prompt that ends in "<think>\n", before an answer without thoughts, ends before "<think>", also
+// if the answer is "<html>". With no message before it, the model is given what the template writes up to the opening
+// of the answer.
 //
-// It ends with the last special token, or other token that marks turns, before the next turn: that of "</tool_call><|im_end|>\n<|im_start|>user" is
-// <|im_end|>. What a turn ends with is seen at the last message, or at the messages up to this one, rendered without
-// those that follow. A template may end the last turn in another way (gpt-oss: <|return|>, and <|end|> between turns):
-// then the turn ends before the first special token of the generation prompt; and where a turn has no end of its own
-// (GLM-4: <|user|> is what the model stops at), with the first special token. Without special tokens it ends with the
-// template's eos_token, if that follows, or with the message's contents.
+// It ends with the last special token, or other token that marks turns, before the next turn: that of
+// "</tool_call><|im_end|>\n<|im_start|>user" is <|im_end|>. What a turn ends with is seen at the last message, or at
+// the messages up to this one, rendered without those that follow. A template may end the last turn in another way
+// (gpt-oss: <|return|>, and <|end|> between turns): then the turn ends before the first special token of the generation
+// prompt; and where a turn has no end of its own (GLM-4: <|user|> is what the model stops at), with the first special
+// token. Without special tokens it ends with the template's eos_token, if that follows, or with the message's contents.
 //
 // Renders a few first parts of the conversation, one for each role before an answer and each kind of answer, so the
 // time is linear in the messages. Internal to prepare.

@@ -22,8 +22,8 @@ namespace hawser::prepare {
 //
 // A conversation is the output of the chat template; nothing is added. The labels cover the assistant's turns, as the
 // model writes them (answer_bounds.h): from where the text stops to equal what the model is given, to the last special
-// or other added token before the next turn. If the template has {% generation %} blocks, the labels cover these instead.
-// Line::not_trained takes messages out. What the template does not write of a conversation is rejected.
+// or other added token before the next turn. If the template has {% generation %} blocks, the labels cover these
+// instead. Line::not_trained takes messages out. What the template does not write of a conversation is rejected.
 //
 // A prompt and its completion are one text: begin of text, prompt, completion, end of text. The labels cover the
 // completion and the end of text. A prompt that has the begin of text already gets no second one.

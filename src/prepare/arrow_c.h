@@ -1,5 +1,5 @@
-// `ArrowSchema`, `ArrowArray`: the Arrow C data interface. A schema describes a type, an array holds values of that type.
-// Both are a stable ABI, so code that reads them needs no header and no library of Arrow:
+// `ArrowSchema`, `ArrowArray`: the Arrow C data interface. A schema describes a type, an array holds values of that
+// type. Both are a stable ABI, so code that reads them needs no header and no library of Arrow:
 // https://arrow.apache.org/docs/format/CDataInterface.html
 //
 // Example: the column `text` of type string with the rows "ab" and null is

@@ -25,9 +25,8 @@ struct HubConfig {
   std::vector<Part> parts;  // in the order of the README
 };
 
-// The configs of a folder that say which files are theirs. None if it has no README.md, or one without a header that can
-// be read.
-// https://huggingface.co/docs/hub/datasets-manual-configuration
+// The configs of a folder that say which files are theirs. None if it has no README.md, or one without a header that
+// can be read. https://huggingface.co/docs/hub/datasets-manual-configuration
 std::vector<HubConfig> hub_configs(const std::string& folder);
 
 // The config that is read if none is named: the only one, or the default one; null if there are several.

@@ -20,11 +20,10 @@ enum class Split { train, validation, test };
 
 const char* name_of(Split split);
 
-// The split that the path of a file below its folder names; nullopt if it names none. A folder or a file names a split if
-// its name has one of these words between separators (- . _ space, digits): train, training; validation, valid, dev, val;
-// test, testing, eval, evaluation. Upper case is no word. What comes first decides: the file NAME-00000-of-00003, then
-// the folders from the top, then the file.
-// https://huggingface.co/docs/hub/datasets-file-names-and-splits
+// The split that the path of a file below its folder names; nullopt if it names none. A folder or a file names a split
+// if its name has one of these words between separators (- . _ space, digits): train, training; validation, valid, dev,
+// val; test, testing, eval, evaluation. Upper case is no word. What comes first decides: the file NAME-00000-of-00003,
+// then the folders from the top, then the file. https://huggingface.co/docs/hub/datasets-file-names-and-splits
 std::optional<Split> split_of(std::string_view path);
 
 struct ChosenSplit {
@@ -33,8 +32,8 @@ struct ChosenSplit {
   // Why the files that the README.md of the folder declares cannot be read.
   std::optional<Problem> problem;
   // The names of the data sets in the folder that each have files of the split, if there are several: `en` and `fr` of
-  // en/train.jsonl and fr/train.jsonl, or data/train_sft and data/train_gen of data/train_sft-00000-of-00001.parquet and
-  // so on. Then one must be named.
+  // en/train.jsonl and fr/train.jsonl, or data/train_sft and data/train_gen of data/train_sft-00000-of-00001.parquet
+  // and so on. Then one must be named.
   std::vector<std::string> several;
   std::string one;  // a path or a pattern of the last of `several`
 };
@@ -47,8 +46,8 @@ struct SplitFile {
   std::string pattern = {};  // that declares it; "": its name says its split
 };
 
-// The files of the split among those of a folder. If no file has a split, all are read; if files have only others, a file
-// without a split is training data.
+// The files of the split among those of a folder. If no file has a split, all are read; if files have only others, a
+// file without a split is training data.
 ChosenSplit choose_split(const std::string& folder, const std::vector<SplitFile>& files, Split wanted);
 
 // The same for files whose paths below the folder name their split.

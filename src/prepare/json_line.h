@@ -11,8 +11,9 @@
 
 namespace hawser::prepare {
 
-// Returns a JSON object with keys in file order; integers beyond 64 bits keep their digits (io::read_exact_json). Rejects anything else, more than 200 levels of nesting, and a key that
-// is in an object twice: adds a problem with line and, if known, byte, and returns nullopt.
+// Returns a JSON object with keys in file order; integers beyond 64 bits keep their digits (io::read_exact_json).
+// Rejects anything else, more than 200 levels of nesting, and a key that is in an object twice: adds a problem with
+// line and, if known, byte, and returns nullopt.
 std::optional<nlohmann::ordered_json> parse_json_line(std::string_view line, const LinePlace& place,
                                                       Problems& problems);
 

@@ -45,7 +45,8 @@ struct Line {
   std::optional<text::chat::Conversation> chat;
   std::size_t asked = 0;          // number of leading messages that are the prompt; they get no labels
   std::vector<bool> not_trained;  // per message: whether its loss is switched off; empty: none
-  // Keys that nothing reads, though their names speak of a mask, a loss, a tool or the like: "messages.training_detail".
+  // Keys that nothing reads, though their names speak of a mask, a loss, a tool or the like:
+  // "messages.training_detail".
   std::set<std::string> unread;
   std::set<std::string> names;  // that the line has of LineNames::all
   bool asked_time = false;      // the chat template wrote a date
@@ -87,8 +88,8 @@ struct LinePlace {
 // Several: forms that count equally, of which a line must have one. None: no form has all its keys.
 std::vector<std::string> choose_form(const std::function<bool(std::string_view)>& has);
 
-// All keys of a line that parse_line or a reader of prompts may look at: the columns to read of a file that has columns. A
-// new key of a line is added here, too, or Parquet files do not have it.
+// All keys of a line that parse_line or a reader of prompts may look at: the columns to read of a file that has
+// columns. A new key of a line is added here, too, or Parquet files do not have it.
 const std::vector<std::string_view>& line_keys();
 
 // Whether a key that is not read should be named: it speaks of what is trained on, or of what the model is shown.

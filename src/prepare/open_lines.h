@@ -23,9 +23,9 @@ struct Lines {
 
 // JSON that begins with "[" is an array, whatever the file is called; every other JSON file has lines. A table is a
 // file whose name ends in .csv or .tsv; its columns must be the keys of a training document (jsonl.h), unless
-// `training` is false. Of a Parquet file (is_parquet of parquet_reader.h), the columns that a line may have are read; if
-// `training`, they must have the keys of a document. Throws UserError for a table, a .json or a Parquet file that cannot
-// be read so, and so does every read. `names`: what the file calls its columns; null: as jsonl.h.
+// `training` is false. Of a Parquet file (is_parquet of parquet_reader.h), the columns that a line may have are read;
+// if `training`, they must have the keys of a document. Throws UserError for a table, a .json or a Parquet file that
+// cannot be read so, and so does every read. `names`: what the file calls its columns; null: as jsonl.h.
 Lines open_lines(const std::string& path, bool training = true, const LineNames* names = nullptr);
 
 // Whether the file's name is one of a table: .csv or .tsv, optionally followed by .gz or .zst.

@@ -1,5 +1,5 @@
-// `ParquetPlugin`: the interface of the library libhawser_parquet.so. It reads Parquet files with Arrow's C++ libraries, and is
-// loaded when the first such file is read (parquet_library.h), so that `hawser` starts without Arrow.
+// `ParquetPlugin`: the interface of the library libhawser_parquet.so. It reads Parquet files with Arrow's C++
+// libraries, and is loaded when the first such file is read (parquet_library.h), so that `hawser` starts without Arrow.
 //
 //   const auto file = parquet_plugin().open("train.parquet");
 //   const auto rows = file->rows(0, {2, 3});                    // two columns of the first row group

@@ -1,8 +1,9 @@
 // `prepare`: converts text to token files, for `hawser prepare`, and for `fit` if they are missing or stale.
 //
 // Writes OUTPUT/train.{bin,idx}, OUTPUT/valid.{bin,idx} if anything is held out (of named validation sets
-// OUTPUT/valid-NAME.{bin,idx}), and last OUTPUT/prepared.json, which records the sources and options. Documents keep the order of the sources for any number of threads. A text gets the
-// tokens that the tokenizer adds (begin of text) and then the end-of-text token; lines of ids are not changed.
+// OUTPUT/valid-NAME.{bin,idx}), and last OUTPUT/prepared.json, which records the sources and options. Documents keep
+// the order of the sources for any number of threads. A text gets the tokens that the tokenizer adds (begin of text)
+// and then the end-of-text token; lines of ids are not changed.
 //
 // Token files are sources too. A single one is read in place (token_files). Several, or one from which a fraction is
 // held out, or one together with text, are joined in OUTPUT with unchanged ids; so is one without its duplicates.
@@ -102,8 +103,8 @@ struct TokenFiles {
 };
 TokenFiles token_files(const PrepareOptions& options);
 
-// The problem, without a place, if `prepare` has made the token file at this prefix with another tokenizer: its ids would
-// be read as other text. nullopt as well if it is not known which tokenizer the ids are of.
+// The problem, without a place, if `prepare` has made the token file at this prefix with another tokenizer: its ids
+// would be read as other text. nullopt as well if it is not known which tokenizer the ids are of.
 std::optional<Problem> other_tokenizer(const std::string& prefix, const text::Tokenizer& tokenizer);
 
 // Adds the problems that can be found without reading the sources: patterns without files, a tokenizer that cannot be

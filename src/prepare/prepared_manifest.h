@@ -29,8 +29,8 @@ struct PreparedFrom {
   bool operator==(const PreparedFrom&) const = default;
 };
 
-// The names of the token files of the held-out data, without endings: {"valid"}, {"valid-novels", "valid-support"}; empty
-// if nothing is held out.
+// The names of the token files of the held-out data, without endings: {"valid"}, {"valid-novels", "valid-support"};
+// empty if nothing is held out.
 std::vector<std::string> validation_stems(const PreparedFrom& from);
 
 void write_manifest(const std::string& path, const PreparedFrom& from, const Prepared& counts,

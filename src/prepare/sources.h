@@ -26,10 +26,10 @@ struct Source {
 // A pattern is a path, a glob ("books/*.jsonl", "{a,b}.txt", "books/**/*.txt", "~/x"), a folder (all .jsonl, .ndjson,
 // .parquet and .txt files in it, recursively, or if there are none, .csv and .tsv, or else .json, that choose_split of
 // hub_splits.h chooses for `split`; names that begin with a dot, and those of licenses and the like, are skipped; the
-// configs of a README.md take precedence, hub_configs.h), or a token file: its prefix or one of its files. Other files than token files and Parquet may
-// be compressed (.gz, .zst). Relative patterns start at `folder`. Files are in the order of the patterns, sorted by
-// name within a pattern, without duplicates. Adds a problem at `key` for a pattern without files, and for a file of
-// another kind, unreadable or empty.
+// configs of a README.md take precedence, hub_configs.h), or a token file: its prefix or one of its files. Other files
+// than token files and Parquet may be compressed (.gz, .zst). Relative patterns start at `folder`. Files are in the
+// order of the patterns, sorted by name within a pattern, without duplicates. Adds a problem at `key` for a pattern
+// without files, and for a file of another kind, unreadable or empty.
 std::vector<Source> find_sources(const std::vector<std::string>& patterns, const std::string& folder,
                                  const std::string& key, Problems& problems, Split split = Split::train);
 
@@ -37,8 +37,8 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
 // could be: named in a pattern, or converted. Such files may be data that a user believes to be trained on.
 std::vector<std::string> unread_in_folders(const std::vector<std::string>& patterns, const std::string& folder);
 
-// A line for each folder of data.train that has files of other splits than training data. `key`: for a validation split, the
-// line has the key that evaluates on it.
+// A line for each folder of data.train that has files of other splits than training data. `key`: for a validation
+// split, the line has the key that evaluates on it.
 std::vector<std::string> left_out_of_folders(const std::vector<std::string>& patterns, const std::string& folder,
                                              bool key);
 

@@ -6,8 +6,8 @@
 //   R_burst  0.1 s: before the clock has followed the power that the term draws. No step reaches it
 //   R_alone  1 s, after 0.3 s in which the clock settles. A step may be faster in terms whose power its other terms lower
 //
-// The third ceiling, R_mix, is in profile/step_mix.h. GEMMs of experts are measured with equal numbers of tokens, which is
-// their best case; the traffic of experts (routing, copies of rows, activation) is that of the planned rows
+// The third ceiling, R_mix, is in profile/step_mix.h. GEMMs of experts are measured with equal numbers of tokens, which
+// is their best case; the traffic of experts (routing, copies of rows, activation) is that of the planned rows
 // (ops::expert_rows).
 #pragma once
 
@@ -62,13 +62,13 @@ struct ExpertGemm {
 // Lists each shape once; empty without experts. engine::gemms_of lists all other GEMMs, those of routers too.
 std::vector<ExpertGemm> expert_gemms_of(const models::Model& model, const plan::Layout& layout);
 
-// Bytes that the other work of a step without recompute reads and writes. Of a reduction between ranks these are what its
-// local sum reads and writes: the members' parts and the result.
+// Bytes that the other work of a step without recompute reads and writes. Of a reduction between ranks these are what
+// its local sum reads and writes: the members' parts and the result.
 double fused_bytes(const models::Model& model, plan::Layout layout);
 
-// Measures on a cuda device that runs nothing else. Takes about half a minute and temporary memory. Ignores the layout's
-// checkpointing policies. Attention is timed on one full sequence with all its documents; the result is scaled by the
-// number of pairs, so a context rank counts its share.
+// Measures on a cuda device that runs nothing else. Takes about half a minute and temporary memory. Ignores the
+// layout's checkpointing policies. Attention is timed on one full sequence with all its documents; the result is scaled
+// by the number of pairs, so a context rank counts its share.
 Roofline measure_roofline(const models::Model& model, const plan::Layout& layout, const AttentionWork& attention,
                           Device& device);
 

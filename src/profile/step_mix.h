@@ -1,12 +1,12 @@
-// R_mix: how long this GPU takes for the ops of a step alone, in the step's own mix. The third ceiling beside R_burst and
-// R_alone (profile/roofline.h), and the one that a step can reach: GEMMs, attention and memory-bound kernels share one
-// power limit, so that how fast each is depends on the others.
+// R_mix: how long this GPU takes for the ops of a step alone, in the step's own mix. The third ceiling beside R_burst
+// and R_alone (profile/roofline.h), and the one that a step can reach: GEMMs, attention and memory-bound kernels share
+// one power limit, so that how fast each is depends on the others.
 //
 // Steps of some of the model's blocks, with its embedding and head, run back to back with real tensors on a mesh of one
-// rank: no communication, all weights resident. Each instruction of the compute stream is timed. R_mix counts the blocks
-// as often as the model has blocks like them, and updates for the rank's shard only. Recompute counts as in the step. A
-// rank of a context group computes its share of the sequence's rows: here one rank computes all of them, and they count
-// as 1 / context.
+// rank: no communication, all weights resident. Each instruction of the compute stream is timed. R_mix counts the
+// blocks as often as the model has blocks like them, and updates for the rank's shard only. Recompute counts as in the
+// step. A rank of a context group computes its share of the sequence's rows: here one rank computes all of them, and
+// they count as 1 / context.
 #pragma once
 
 #include <memory>
@@ -33,8 +33,8 @@ struct MixPlan {
   double weight(const program::Instruction& instruction) const;
 };
 
-// `plan` and `model`: those of the step. `spec_of`: of the model. At most `blocks` blocks, but one at least of each kind
-// (parameters, attention mask and checkpointing policy).
+// `plan` and `model`: those of the step. `spec_of`: of the model. At most `blocks` blocks, but one at least of each
+// kind (parameters, attention mask and checkpointing policy).
 MixPlan plan_mix(const plan::RunPlan& plan, const models::Model& model, const nn::FlatSpecOf& spec_of, int blocks);
 
 struct MixDuration {
@@ -48,8 +48,8 @@ struct StepMix {
   std::string problem;  // why R_mix could not be measured; "": it was
 };
 
-// Measures on a device that runs nothing else, with 8 blocks, or fewer if their weights, optimizer state and activations
-// do not fit in its memory.
+// Measures on a device that runs nothing else, with 8 blocks, or fewer if their weights, optimizer state and
+// activations do not fit in its memory.
 StepMix measure_mix(const plan::RunPlan& plan, const models::Model& model, const nn::FlatSpecOf& spec_of,
                     const DocumentMix& documents, Device& device, const PowerMeter& meter,
                     const MixDuration& duration = {});

@@ -7,7 +7,7 @@
 //   id 3  gather   flat 1   stream gather
 //   id 4  gather   flat 2   stream gather
 //   id 5  forward  layer 0  stream compute   gathered {3}   after {3}
-//   id 6  forward  layer 1  stream compute   gathered {3}   x = 5
+//   id 6  forward  layer 1  stream compute   gathered {3}   after {3}, x = 5
 //   id 7  gather   flat 3   stream gather    after {6}      its buffer is that of flat 1, which layer 1 read last
 //
 // parallel/ and step/ write the program, and the executor of step/ runs it on any device. The host enqueues the
@@ -49,9 +49,9 @@ enum class Op {
   divide_copies,    // divides a flat's gradient shard by the number of ranks whose gradients are equal copies
   grad_norm_partial,  // adds the squares of a flat's gradient shard to this rank's sum
   gradient_norm,      // all-reduces the ranks' sums of squares; computes the global norm and the clip coefficient
-  parameter_norms,    // the norm of every parameter's gradient, for `eval --gradient-norms`
+  parameter_norms,    // the norm of every parameter's gradient, for `eval --gradient-norms` and verified steps
   update,             // a phase of the optimizer's step on this rank's shard of a flat
-  optimizer_sum,      // after a phase of an update: all-reduces the sums of the ranks of one copy of the flat
+  optimizer_sum,      // after a phase of an update: all-reduces the sums of the ranks of one copy of the model
   optimizer_gather,   // after a phase: all-gathers what the ranks wrote of their shards
   optimizer_scatter,  // after a phase: reduce-scatters what the ranks wrote of the flat into shards
   state_in,           // copies a flat's state in host memory (step/state.h) to the device, for its update

@@ -31,8 +31,8 @@ class EarlyStopping {
   void replay(const StepMetrics& metrics);
 
   bool now() const { return patience_ > 0 && without_ >= patience_; }
-  // "no lower validation loss in 3 evaluations; the lowest was 2.1034, after step 10"; of a set "no lower validation loss
-  // of support in ..."
+  // "no lower validation loss in 3 evaluations; the lowest was 2.1034, after step 10"; of a set "no lower validation
+  // loss of support in ..."
   std::string text() const;
 
  private:

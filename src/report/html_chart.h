@@ -39,8 +39,9 @@ class Curve {
   std::int64_t left_out_ = 0;
 };
 
-// One chart of curves over steps, whose colours repeat after eight; "" if no curve has a point. The y axis is logarithmic if all values are
-// positive and span more than a factor of 50. `resumes`: the steps after which the run was resumed, which are marked.
+// One chart of curves over steps, whose colours repeat after eight; "" if no curve has a point. The y axis is
+// logarithmic if all values are positive and span more than a factor of 50. `resumes`: the steps after which the run
+// was resumed, which are marked.
 std::string chart(const std::string& title, const std::vector<const Curve*>& curves,
                   std::vector<std::int64_t> resumes = {});
 

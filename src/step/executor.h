@@ -95,7 +95,8 @@ struct ExecutorSetup {
   bool runs_refused_again = false;
 
   // The executor calls it on the host before it enqueues an instruction. plan/ labels the items of the trace with the
-  // instruction; train/ records it as the phase named in timeout messages, and labels timelines.
+  // instruction; train/ records it as the phase named in timeout messages, and profile/ labels
+  // timelines with it.
   std::function<void(const program::Instruction&)> on_instruction;
 };
 
@@ -138,9 +139,9 @@ class Executor {
 
   // Enqueues a step.
   StepOutput enqueue(const StepInput& input);
-  // In the next step, the instructions that write flat f's state (update, state_out, scale_update) wait for until[f],
-  // the end of concurrent work that reads it (train/snapshot.h). scale_update also waits for until.back(), the end of
-  // work that reads ModelState::tables().
+  // In the next step, the instructions that write flat f's state (update, layer_update, state_out, scale_update) wait
+  // for until[f], the end of concurrent work that reads it (train/snapshot.h). scale_update also waits for
+  // until.back(), the end of work that reads ModelState::tables().
   void hold_updates(std::vector<Event> until);
   // Blocks until all enqueued work has completed; rethrows any stream's error.
   void synchronize();

@@ -1,4 +1,5 @@
-// `Executor::Impl::Context`, `Executor::Impl::Sink`: the executor as a layer sees it in one instruction. Internal to step/.
+// `Executor::Impl::Context`, `Executor::Impl::Sink`: the executor as a layer sees it in one instruction. Internal to
+// step/.
 #pragma once
 
 #include "ops/copy/copy.h"

@@ -45,7 +45,8 @@ struct FlatSharding {
 // Where a flat's `stored` and `slots` are between steps, and where its update runs.
 enum class StateMemory {
   device,  // They are on the device.
-  // They are in host memory (HostPlacement::state). A step copies them to the device and back: state_in and state_out.
+  // They are in host memory (HostPlacement::state, or streamed frozen weights). A step copies them to the device and
+  // back: state_in and state_out.
   host,
   // They are in host memory, and the host's processor updates them there (HostPlacement::updates). The flat is
   // trainable.
@@ -80,12 +81,12 @@ struct FlatState {
   // says otherwise, or frozen ones. If the weights are quantized on load, `stored` is the same view as `compute`, and
   // the master weights exist only while they are loaded.
   TensorView stored;
-  // [nn::flat_shape] of `count`, in FlatSpec::gathered. It is the same view as `stored` if the dtypes are equal and
-  // the weights are not quantized after updates, unless they are updated on the host and not streamed. Otherwise it is
-  // a rounded copy: if the weights are quantized, the values that, times the scales, are about `stored`.
+  // [nn::flat_shape] of `count`, in FlatSpec::gathered. It is a rounded copy of `stored` if the dtypes differ, if
+  // the weights are quantized after updates, or if the host updates them and the device has `compute`. Otherwise it is
+  // the same view. If the weights are quantized, it has the values that, times the scales, are about `stored`.
   TensorView compute;
-  // All elements in FlatSpec::gathered, if FlatSharding::weights is one shard; `compute` is this rank's part of it. It
-  // is empty if the weights are sharded.
+  // All elements in FlatSpec::gathered, if FlatSharding::weights is one shard and the flat is not streamed; `compute`
+  // is this rank's part of it. It is empty if the weights are sharded.
   TensorView unsharded;
   // `unsharded` with its matrices transposed (Flat::transposed_view). It is empty without FlatSpec::transposed.
   TensorView transposed;

@@ -1,5 +1,5 @@
-// `TableSpec`: a table of a micro-batch that a model declares by name, beside those that every micro-batch has (type ids
-// of tokens, labels or spans of sequences). `TableValues`: its contents on the host.
+// `TableSpec`: a table of a micro-batch that a model declares by name, beside those that every micro-batch has (type
+// ids of tokens, labels or spans of sequences). `TableValues`: its contents on the host.
 #pragma once
 
 #include <cstddef>

@@ -28,8 +28,8 @@ std::vector<checkpoint::Attachment> tokenizer_files_of(const plan::RunPlan& plan
 // A problem for each setting that the checkpoint's run had otherwise, and that a resumed run must not change: model,
 // adapter, frozen parameters and their weights, precision, optimizer, batch size and tokenizer. The batch size, because
 // a batch is a function of its step: the data continue where they ended only if steps have the same size. Another model
-// is one problem, whatever of it has changed. Settings in Recipe::rejected are not compared. CorruptCheckpoint if a file
-// of the tokenizer fails its checksum.
+// is one problem, whatever of it has changed. Settings in Recipe::rejected are not compared. CorruptCheckpoint if a
+// file of the tokenizer fails its checksum.
 Problems resume_changes(const ResumedRun& run, const checkpoint::Checkpoint& checkpoint);
 
 // resume_changes of the checkpoint that load_newest() (saver.h) would load if no tensor is corrupt; false if there is

@@ -68,9 +68,9 @@ class FitRun {
   // A deterministic run does not measure: two measurements may choose differently.
   void choose_algorithms();
 
-  // Of the checkpoint to resume, and of RunFiles::gemm_algorithms for GEMMs that the checkpoint lacks: a fallback chooses
-  // algorithms after its checkpoint was saved, and the run may end before the next one. Without a checkpoint, the file is
-  // of an earlier run in this folder.
+  // Of the checkpoint to resume, and of RunFiles::gemm_algorithms for GEMMs that the checkpoint lacks: a fallback
+  // chooses algorithms after its checkpoint was saved, and the run may end before the next one. Without a checkpoint,
+  // the file is of an earlier run in this folder.
   std::vector<engine::StoredChoices> stored_choices() const;
   void open_data();
   void note_long_documents(const prepare::TokenFile& file, const std::string& what);
@@ -126,9 +126,9 @@ class FitRun {
   // Retires the in-flight steps and continues before the one to replay. Does nothing if there is none.
   bool rewind();
 
-  // Linears that fall back from FP8 (fit_fallback.cpp).
-  // Between steps: if one saturates too often, the run is saved, opened without it and resumed, in this process. If that
-  // does not fit in memory, it stays in FP8. Logs it. `saved`: the newest checkpoint has the present state.
+  // Linears that fall back from FP8 (fit_fallback.cpp). Between steps: if one saturates too often, the run is saved,
+  // opened without it and resumed, in this process. If that does not fit in memory, it stays in FP8. Logs it. `saved`:
+  // the newest checkpoint has the present state.
   void fall_back(bool saved);
   // The fallbacks of the checkpoint to resume from, as rank 0 reads it. They decide what the session is planned for.
   std::vector<engine::Fp8Fallback> resumed_fallbacks() const;

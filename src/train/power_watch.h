@@ -1,5 +1,5 @@
-// `PowerWatch`: power and clock of the GPUs of rank 0's machine while a run trains. Costs steps nothing: threads of rank
-// 0 sample, and no rank sends anything.
+// `PowerWatch`: power and clock of the GPUs of rank 0's machine while a run trains. Costs steps nothing: threads of
+// rank 0 sample, and no rank sends anything.
 #pragma once
 
 #include <chrono>

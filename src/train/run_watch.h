@@ -54,8 +54,8 @@ class RunWatch {
   void validated(std::int64_t step, const ValidationLosses& losses);
   // Training has diverged and not recovered (report/divergence.h), whether or not the recipe asks for rules.
   bool diverged() const { return divergence_.now(); }
-  // The loss that train.early_stopping.metric names has not improved for train.early_stopping.patience evaluations: what
-  // to print; else nullopt.
+  // The loss that train.early_stopping.metric names has not improved for train.early_stopping.patience evaluations:
+  // what to print; else nullopt.
   std::optional<std::string> stops_early() const {
     return early_stopping_.now() ? std::optional(early_stopping_.text()) : std::nullopt;
   }

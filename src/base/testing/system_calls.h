@@ -41,8 +41,8 @@ class SystemCalls {
   SystemCalls(const SystemCalls&) = delete;
   SystemCalls& operator=(const SystemCalls&) = delete;
 
-  // The next `times` calls of this name ("link", "rename", "exchange", "fsync", "flock", "write", "read") whose path, or
-  // target, contains `in_path` fail with `error`.
+  // The next `times` calls of this name ("link", "rename", "exchange", "fsync", "flock", "write", "read") whose path,
+  // or target, contains `in_path` fail with `error`.
   void fail(const std::string& name, int error, const std::string& in_path = "", int times = INT_MAX) {
     failures_.push_back({name, in_path, error, times});
   }

@@ -2,8 +2,8 @@
 //
 //   read_recipe(cat(testing::kSourceFolder, "/recipes/quickstart.yaml"), ...)
 //
-// They are variables of one generated source (tests/paths.cpp.in), not macros, so that all other objects are the same in
-// every checkout and the compiler cache shares them. All are initialized before any constructor runs.
+// They are variables of one generated source (tests/paths.cpp.in), not macros, so that all other objects are the same
+// in every checkout and the compiler cache shares them. All are initialized before any constructor runs.
 #pragma once
 
 namespace hawser::testing {

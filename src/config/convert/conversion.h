@@ -16,8 +16,8 @@
 
 namespace hawser::convert {
 
-// A key of the file. Keys of maps that are converted one by one have dotted names ("fsdp_config.offload_params"), those of
-// data sets "datasets[].path".
+// A key of the file. Keys of maps that are converted one by one have dotted names ("fsdp_config.offload_params"), those
+// of data sets "datasets[].path".
 struct Given {
   std::string name;
   YAML::Node value;
@@ -98,8 +98,8 @@ void each_name(std::string_view names, Take take) {
 // Whether it is one of the words.
 bool is_among(std::string_view names, std::string_view name);
 
-// What all trainers have, under equal names or those of TrainerKeys. run() calls them in this order: later ones read what
-// earlier ones set.
+// What all trainers have, under equal names or those of TrainerKeys. run() calls them in this order: later ones read
+// what earlier ones set.
 void convert_batch(Conversion& c);
 void convert_duration(Conversion& c);
 void convert_schedule(Conversion& c);  // and warmup

@@ -54,8 +54,8 @@ struct Converted {
 };
 
 // Reads the file and converts it. Adds a problem for each wrong value, and for a kind of training that Hawser does not
-// have: preferences, rewards, images, adapters other than LoRA. UserError if there is nothing to convert: no file, broken
-// YAML, a file of neither program.
+// have: preferences, rewards, images, adapters other than LoRA. UserError if there is nothing to convert: no file,
+// broken YAML, a file of neither program.
 Converted convert_recipe(const ConvertOptions& options, Problems& problems);
 
 // The dropped keys as comment lines, for the end of the recipe; "" if there are none.

@@ -4,8 +4,8 @@
 //   data_sets.column("messages", "conversations");
 //   data_sets.store();
 //
-// A path that does not exist here and can be a name is a data set of the Hugging Face Hub. The recipe keeps its name, as
-// the path of the folder that `hf download NAME --local-dir NAME` fills.
+// A path that does not exist here and can be a name is a data set of the Hugging Face Hub. The recipe keeps its name,
+// as the path of the folder that `hf download NAME --local-dir NAME` fills.
 #pragma once
 
 #include <functional>

@@ -49,8 +49,8 @@ constexpr Rule unsupported(std::string_view reason, std::string_view theirs) {
   return {.why = WhyDropped::unsupported, .target = reason, .names = theirs};
 }
 
-// A key that asks for a kind of training that Hawser does not have: the file is not converted. A value that is off, such
-// as false or none, never stops.
+// A key that asks for a kind of training that Hawser does not have: the file is not converted. A value that is off,
+// such as false or none, never stops.
 struct Stop {
   std::string_view name;         // of a key, or of a map
   std::string_view except = "";  // values that Hawser trains, separated by spaces

@@ -1,4 +1,5 @@
-// Streams of a GPU's host (Device::make_host_stream), and how GPUs wait for them. For sources of the CUDA backends only.
+// Streams of a GPU's host (Device::make_host_stream), and how GPUs wait for them. For sources of the CUDA backends
+// only.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ struct HostEvent : Event::State {
   bool host_wait_for(double seconds) override { return hawser::host_wait_for(of_cpu, seconds); }
 };
 
-// Its events are HostEvents. It may wait for these and for events of GPUs: its thread then blocks until they are reached.
+// Its events are HostEvents. It may wait for these and for events of GPUs: its thread then blocks until they are
+// reached.
 std::unique_ptr<Stream> make_host_stream(const std::string& name, int ordinal, int threads);
 
 }  // namespace hawser::cuda

@@ -30,8 +30,8 @@
 // RowCounts::full. Without it the residual is Replicate: gather is the identity, and sum an all-reduce.
 //
 // The seam decides how many pieces there are, so that the communication of one can overlap the GEMM of another. Each
-// full row is in one piece. All ranks have equally many pieces, and piece p has equally many rows on all of them, which
-// may be other rows on each rank, but for a sum with Order::same.
+// full row is in one piece. All ranks have equally many pieces, and piece p has equally many rows on all of them. These
+// may be other rows on each rank; in a sum with Order::same they are the same rows.
 //
 // The default implementation is one device: one piece, which is the argument itself. nn/seams.h says what holds for all
 // seams.

@@ -5,8 +5,8 @@
 
 namespace hawser::nn::testing {
 
-// float32. Without a quantizer, nothing is rounded. Operands have no stored scales and amaxes, as with current and block
-// scaling.
+// float32. Without a quantizer, nothing is rounded. Operands have no stored scales and amaxes, as with current and
+// block scaling.
 class QuantizedContext : public TestContext {
  public:
   QuantizedContext(Device& device, const Quantizer* quantizer, LinearFormat format)

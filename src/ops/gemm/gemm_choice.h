@@ -1,5 +1,5 @@
-// `choose_gemm`: chooses one of the algorithms that a GEMM may use, by measurements. Independent of the library that has
-// them.
+// `choose_gemm`: chooses one of the algorithms that a GEMM may use, by measurements. Independent of the library that
+// has them.
 #pragma once
 
 #include <cstddef>

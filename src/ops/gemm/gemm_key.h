@@ -30,8 +30,8 @@ struct GemmKey {
 // `aligned`: a, b and c start at multiples of 16 bytes.
 GemmKey gemm_key(const GemmProblem& problem, bool aligned);
 std::string to_text(const GemmKey& key);  // without a blank at the end
-// The shapes and dtypes of a key and the kinds of its scales, with null pointers, those of scales, too; none if it is no
-// key of a GEMM that can be, with scales only of FP8.
+// The shapes and dtypes of a key and the kinds of its scales, with null pointers, those of scales, too; none if it is
+// no key of a GEMM that can be, with scales only of FP8.
 std::optional<GemmProblem> problem_of(const GemmKey& key);
 // Reads what to_text() and earlier versions write. Sets the stream's failbit if it is no key.
 std::istream& read_key(std::istream& in, GemmKey& key);

@@ -11,21 +11,18 @@
 //
 // A, B act, one dtype, or FP8: B E4M3, A E4M3 or E5M2, in grouped_weight_gradient E5M2. C float32 or bf16. Rows of A
 // and C, and of B in grouped_weight_gradient, may be padded; other tensors are dense. Sums are float32, in an order
-// that depends on the shapes and the group's rows alone; C is rounded once. C overlaps no other view.
-// FP8: the sums are multiplied by scale_a[0] * scale_b[g] before C is added; scale_b of one element is that of all
-// groups. Tensor cores read both operands along the sums. So grouped_gemm needs transpose_b, and
-// grouped_weight_gradient reads A and B with rows and columns exchanged, A^T [M, R] and B^T [N, R]. Other dtypes have no
-// scales.
-// offsets [G + 1] int32, on the device, read when the kernel runs: offsets[0] = 0, ascending, multiples of
-// kGroupRows, offsets[G] <= R; otherwise the stream throws at its next check() or synchronize(). Rows from offsets[G]
-// on are not read, and those of C are not written. Every other row of A and B is finite: a caller that has fewer rows
-// in a group fills the rest with zeros.
+// that depends on the shapes and the group's rows alone; C is rounded once. C overlaps no other view. FP8: the sums are
+// multiplied by scale_a[0] * scale_b[g] before C is added; scale_b of one element is that of all groups. Tensor cores
+// read both operands along the sums. So grouped_gemm needs transpose_b, and grouped_weight_gradient reads A and B with
+// rows and columns exchanged, A^T [M, R] and B^T [N, R]. Other dtypes have no scales. offsets [G + 1] int32, on the
+// device, read when the kernel runs: offsets[0] = 0, ascending, multiples of kGroupRows, offsets[G] <= R; otherwise the
+// stream throws at its next check() or synchronize(). Rows from offsets[G] on are not read, and those of C are not
+// written. Every other row of A and B is finite: a caller that has fewer rows in a group fills the rest with zeros.
 // CUDA uses tensor cores for bf16 A and B if the rows of A, B and C start at multiples of 16 bytes and C of
 // grouped_gemm is bf16, and otherwise a slow kernel. FP8 has no slow kernel, and needs such rows and no dim of 0,
 // InternalError; with R = 0 there is no work, but for grouped_weight_gradient the error. Sums of FP8 go to float32
-// accumulators as those of gemm.h do.
-// `flops`: recorded for the call; the caller knows how many rows it expects.
-// The plain linear layer y = x W^T with W [G, out, in] and its gradients:
+// accumulators as those of gemm.h do. `flops`: recorded for the call; the caller knows how many rows it expects. The
+// plain linear layer y = x W^T with W [G, out, in] and its gradients:
 //   grouped_gemm             {.a = x,  .b = w, .c = y, .transpose_b = true}
 //   grouped_gemm             {.a = dy, .b = w, .c = dx}
 //   grouped_weight_gradient  {.a = dy, .b = x, .c = dw}

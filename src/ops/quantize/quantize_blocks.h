@@ -12,8 +12,8 @@
 // x [R, C] float32 or bf16, rows may be padded; q [R, C], transposed [C, R] of one FP8 dtype, dense, at least one of
 // them, each with `scales` of scale_shape(kind, its rows, its columns); mask [R] int32, optional.
 //
-// Source: blocks as in DeepSeek-V3 (arXiv 2412.19437) and Transformer Engine's Float8BlockScaling, which has the scale 1
-// for an infinite amax. All devices have the same bits.
+// Source: blocks as in DeepSeek-V3 (arXiv 2412.19437) and Transformer Engine's Float8BlockScaling, which has the scale
+// 1 for an infinite amax. All devices have the same bits.
 #pragma once
 
 #include "ops/quantize/quantize.h"

@@ -72,8 +72,8 @@ class ThriftText {
   int field_ = 0;
 };
 
-// A file with the required column `text` of `count` rows, `rows` of them in a row group. Not compressed; a page has about
-// 64 KiB.
+// A file with the required column `text` of `count` rows, `rows` of them in a row group. Not compressed; a page has
+// about 64 KiB.
 inline void write_parquet(const std::string& path, std::int64_t count, std::int64_t rows,
                           const std::function<std::string(std::int64_t)>& text) {
   std::ofstream out(path, std::ios::binary);

@@ -1,4 +1,5 @@
-// `stops_after`, an interrupted prepare, and `PrepareFixture`: a folder with sources and outputs, options with small blocks, generated texts and lines.
+// `stops_after`, an interrupted prepare, and `PrepareFixture`: a folder with sources and outputs, options with small
+// blocks, generated texts and lines.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -9,8 +9,8 @@
 
 namespace hawser::text::chat {
 
-// The tokens that mark turns (Tokenizer::marks_turns) and follow a message of the assistant without text between them, as before a turn of the user as
-// at the conversation's end:
+// The tokens that mark turns (Tokenizer::marks_turns) and follow a message of the assistant without text between them,
+// as before a turn of the user as at the conversation's end:
 //   ...hello<|im_end|>\n                                   <|im_end|>
 //   ...hello<|END_RESPONSE|><|END_OF_TURN_TOKEN|>          both, in this order
 //   ...hello<|end|>\n<|endoftext|>                         <|end|>

@@ -5,7 +5,8 @@
 //     -> BPE, a Metaspace that puts a mark before the first word only, "<s>" before a text
 //
 // The class decides what becomes of a .model. LlamaTokenizer, CodeLlamaTokenizer, GemmaTokenizer and T5Tokenizer have a
-// pipeline of their own. All other classes get that of the generic class, TokenizersBackend, which follows the model's settings.
+// pipeline of their own. All other classes get that of the generic class, TokenizersBackend, which follows the model's
+// settings.
 //
 // Source: transformers 5.24, SentencePieceExtractor and SpmConverter.build_tokenizer_from_spm_proto
 // (convert_slow_tokenizer.py), MistralConverter (integrations/mistral), and the classes.
@@ -22,8 +23,8 @@ namespace hawser::text {
 
 enum class TokenizerClass { generic, llama, code_llama, gemma, t5 };
 
-// The class that AutoTokenizer of transformers takes: that of tokenizer_config.json, but the generic one for model types
-// that have it, such as mistral. `folder` may have a config.json, or kTokenizerModelFile instead.
+// The class that AutoTokenizer of transformers takes: that of tokenizer_config.json, but the generic one for model
+// types that have it, such as mistral. `folder` may have a config.json, or kTokenizerModelFile instead.
 TokenizerClass tokenizer_class_of(const DeclaredTokens& declared, const std::string& folder);
 
 // The named tokens that a chat template gets: the declared ones, and those that the class has without a declaration

@@ -29,10 +29,11 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Appends the ids of `text` to `ids`. Added tokens ("<|endoftext|>") in the text become their ids, except special ones
-  // where split_special_tokens is declared; a .model or tekken.json without declarations beside it encodes special
-  // tokens as text, as in the originals. `add_special` adds the ids of frame(). Invalid UTF-8 becomes U+FFFD, as with Python's errors="replace" (SentencePiece: one per byte). Accepts
-  // any bytes; throws UserError only if the file's normalizer expands the text beyond 512 MiB.
+  // Appends the ids of `text` to `ids`. Added tokens ("<|endoftext|>") in the text become their ids, except special
+  // ones where split_special_tokens is declared; a .model or tekken.json without declarations beside it encodes special
+  // tokens as text, as in the originals. `add_special` adds the ids of frame(). Invalid UTF-8 becomes U+FFFD, as with
+  // Python's errors="replace" (SentencePiece: one per byte). Accepts any bytes; throws UserError only if the file's
+  // normalizer expands the text beyond 512 MiB.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& ids, bool add_special) const = 0;
 
   // Appends the ids of a conversation that a chat template rendered: special tokens in the text become their ids with
@@ -43,8 +44,8 @@ class Tokenizer {
   // Whether encode() encodes special tokens as text.
   virtual bool has_special_as_text() const { return false; }
 
-  // Ids that `add_special` puts around a text: those of the post-processor, or of add_bos_token and add_eos_token; begin
-  // of text for a .model or tekken.json without declarations.
+  // Ids that `add_special` puts around a text: those of the post-processor, or of add_bos_token and add_eos_token;
+  // begin of text for a .model or tekken.json without declarations.
   virtual TextFrame frame() const = 0;
 
   // Decodes ids to bytes. With a byte-level vocabulary the bytes may start or end inside a character; otherwise they
@@ -62,8 +63,8 @@ class Tokenizer {
   // that is not white space. User-defined pieces of a .model are added tokens.
   virtual bool marks_turns(std::int32_t id) const { return is_special(id); }
   // The text of a token by itself: with its leading space, the byte of a byte token, the content of an added or special
-  // token; "" for unknown tokens and ids without a token. Joined, the surfaces of a text's ids are the text, but for the
-  // space that some tokenizers put before it and what a normalizer changes.
+  // token; "" for unknown tokens and ids without a token. Joined, the surfaces of a text's ids are the text, but for
+  // the space that some tokenizers put before it and what a normalizer changes.
   virtual std::string surface(std::int32_t id) const = 0;
 
   // Decodes to valid UTF-8, as decode of the `tokenizers` library: invalid sequences become U+FFFD.

@@ -27,6 +27,7 @@ struct ContextCase {
   double dropout = 0;  // of both blocks
 
   int ring() const { return on.mesh.context / on.mesh.context_heads; }
+  bool grouped() const { return exchange == Exchange::all_gather && on.mesh.context_heads == 1; }
   std::string name() const {
     return testing::joined(exchange == Exchange::ring ? "ring" : "all_gather", on.name(),
                            testing::name_if(saves, "saves"), testing::name_if(softcap > 0, "softcap"),
@@ -35,11 +36,12 @@ struct ContextCase {
   friend void PrintTo(const ContextCase& c, std::ostream* out) { *out << c.name(); }
 };
 
-// Enough key-value heads that each rank of the largest group of heads has some.
-models::ModelDescription description(const AttentionMask& mask, double softcap = 0, double dropout = 0) {
+// Enough key-value heads that each rank of the largest group of heads has some; `grouped`: each is of two query heads.
+models::ModelDescription description(const AttentionMask& mask, double softcap = 0, double dropout = 0,
+                                     bool grouped = false) {
   models::ModelDescription d = testing::toy_description();
   for (models::BlockDescription& block : d.blocks) {
-    block.attention.kv_heads = 4;
+    block.attention.kv_heads = grouped ? 2 : 4;
     if (softcap > 0) block.attention.softcap = softcap;
     block.attention.dropout = dropout;
   }
@@ -97,7 +99,7 @@ using ContextTraining = CaseTest<ContextCase>;
 
 TEST_P(ContextTraining, IsThatOfOneRank) {
   const ContextCase& c = GetParam();
-  const models::Model model(description(c.on.mask, 0, c.dropout));
+  const models::Model model(description(c.on.mask, 0, c.dropout, c.grouped()));
   const plan::LayoutChoices layout = layout_of(c, model);
   const testing::Trained trained = testing::train(model, layout);
   testing::expect_training_of_one_rank(model, layout_of_one_rank(c, model), 2LL * layout.data_ranks() * 2, trained);
@@ -150,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(Offloaded, ContextTraining, ::testing::ValuesIn(offload
 using ContextGradients = CaseTest<ContextCase>;
 
 void expect_gradients_of_one_rank(const ContextCase& c) {
-  const models::Model model(description(c.on.mask, c.softcap));
+  const models::Model model(description(c.on.mask, c.softcap, 0, c.grouped()));
   const plan::LayoutChoices layout = layout_of(c, model);
   const std::int64_t batch_size = c.on.batch_size();
   const auto mesh = rank_mesh(layout.mesh);
