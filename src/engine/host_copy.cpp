@@ -53,7 +53,7 @@ std::vector<StatePart> state_parts(Session& session, StateScope scope) {
   const auto kind = session.state().options().optimizer;
   for (int f = 0; f < static_cast<int>(session.model().flats().size()); ++f) {
     const step::FlatState& flat = session.state().flat(f);
-    if (!flat.held || (!scope.frozen && !session.model().flat(f).spec().changes())) continue;
+    if (!flat.held || (!scope.frozen && !session.model().flat(f).spec().trainable)) continue;
     add(f, "", flat.stored);
     if (!flat.scales.empty() && (scope.scales || !flat.quantized_after_updates())) {
       add(f, "scale/", flat.scales, nn::kScaleGranularity);

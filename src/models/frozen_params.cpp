@@ -8,7 +8,7 @@ nn::FlatSpecOf freeze(nn::FlatSpecOf spec_of, ParamNames frozen) {
   return nn::FlatSpecOf(
       [of = std::move(spec_of), frozen = std::move(frozen)](const nn::Param& param, const nn::UnitId& place) {
         nn::FlatSpec spec = of(param, place);
-        if (frozen.find(param.segments.front().name)) spec.trainable = spec.updated_by_layer = false;
+        if (frozen.find(param.segments.front().name)) spec.trainable = false;
         return spec;
       });
 }

@@ -232,7 +232,6 @@ nn::FlatSpecOf train_lora(nn::FlatSpecOf spec_of, std::vector<std::string> modul
   };
   return nn::FlatSpecOf([of = std::move(spec_of), trains](const nn::Param& param, const nn::UnitId& place) {
     nn::FlatSpec spec = of(param, place);
-    spec.updated_by_layer = false;  // the base stays as it is
     spec.trainable = spec.trainable && std::ranges::all_of(param.segments, trains);
     return spec;
   });

@@ -35,7 +35,7 @@ Flat::Flat(std::string name, FlatSpec spec, std::vector<Param> params)
   HAWSER_CHECK(!spec.quantized_on_use || (!spec.scaled && !spec.transposed), name_,
                ": quantized where it is read, but with scales or transposed");
   static_assert(kAlignmentElements % kNf4Block == 0);
-  HAWSER_CHECK(!spec.packed() || (!spec.changes() && spec.stored.value_or(DType::nf4) == DType::nf4 && !spec.fp8() &&
+  HAWSER_CHECK(!spec.packed() || (!spec.trainable && spec.stored.value_or(DType::nf4) == DType::nf4 && !spec.fp8() &&
                                   !spec.transposed),
                name_, ": NF4 weights that train, or in another format, too");
   for (const Param& param : params_) {
@@ -150,7 +150,7 @@ FlatSpecOf with_fp8_weights(FlatSpecOf spec_of, std::function<bool(int)> in_fp8)
 
 FlatSpecOf with_nf4_weights(FlatSpecOf spec_of, std::function<bool(int)> in_nf4) {
   return with_changed_weights(std::move(spec_of), std::move(in_nf4), [](FlatSpec& spec) {
-    if (!spec.changes()) spec.gathered = DType::nf4;
+    if (!spec.trainable) spec.gathered = DType::nf4;
   });
 }
 

@@ -22,20 +22,6 @@
 
 namespace hawser::nn {
 
-// What Layer::update() changes and reads.
-struct LayerUpdate {
-  // float32: this rank's shard of a parameter's flat, with element i of the parameter at first + i, if that is inside.
-  // `first` is negative if the parameter begins in an earlier shard.
-  struct Shard {
-    TensorView values;
-    std::int64_t first = 0;
-  };
-  std::vector<Shard> params;  // by index. A parameter without FlatSpec::updated_by_layer has no values.
-  // Of the step, summed over its micro-batches and all ranks, equal on all ranks: [AuxiliaryLoss::statistics()].
-  TensorView statistics;
-  TensorView skip;  // i32 [1]: if not 0, nothing changes
-};
-
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -69,10 +55,6 @@ class Layer {
   // The parameters, by index, that are the weight of the Linear, or the experts, at this site, whose operands may be
   // quantized (Param::of_linear). There are none if the layer has no Linear there.
   virtual std::vector<int> linear_weights(Site) const { return {}; }
-  // Once a training step, after the last update of the optimizer: changes the parameters with
-  // FlatSpec::updated_by_layer, by their elements and values that are equal on all ranks, so that the result does not
-  // depend on the shards.
-  virtual void update(Stream& /*compute*/, const LayerUpdate&) const {}
   virtual bool draws_random_numbers() const { return false; }    // calls LayerContext::random() while training
   virtual bool reads_token_mask() const { return false; }        // BatchViews::token_mask
   virtual bool may_refuse(const Seams&) const { return false; }  // LayerContext::refusal()

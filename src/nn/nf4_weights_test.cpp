@@ -47,7 +47,6 @@ TEST(Nf4Weights, OtherFlatsAreRejected) {
     EXPECT_THROW(Flat("w", spec, {of_linear("a", {3, 64})}), InternalError);
   };
   rejected([](FlatSpec& spec) { spec.trainable = true; });
-  rejected([](FlatSpec& spec) { spec.updated_by_layer = true; });
   rejected([](FlatSpec& spec) { spec.stored = DType::bf16; });
   rejected([](FlatSpec& spec) { spec.transposed = true; });
   rejected([](FlatSpec& spec) { spec.quantized_on_use = true; });

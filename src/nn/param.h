@@ -125,8 +125,6 @@ struct FlatSpec {
   bool quantized_on_use = false;
   int group = 0;  // a number for parameters that the optimizer updates differently, or whose learning
                   // rate has a schedule of its own (optim::kGroups)
-  // Not trainable, but a layer of its own changes it once a step (Layer::update). float32, stored and gathered.
-  bool updated_by_layer = false;
   // True: each tensor rank computes a partial sum of the gradient. False: each rank that has the parameter computes all
   // of it, an equal copy. Always false with Domain::sliced. So over the tensor ranks the gradient is Partial or
   // Replicate (over data ranks it is Partial until it is reduced). The reduction over the ranks that share a flat,
@@ -140,8 +138,7 @@ struct FlatSpec {
   // Blocks of a row's weights in 4 bits (DType::nf4), each with its scale: stored and gathered so, quantized once as
   // they are loaded, and dequantized where a GEMM reads them.
   bool packed() const { return gathered == DType::nf4; }
-  bool fp8() const { return quantized_on_use || scaled; }         // GEMMs read it quantized
-  bool changes() const { return trainable || updated_by_layer; }  // in training: checkpoints of a run have it
+  bool fp8() const { return quantized_on_use || scaled; }  // GEMMs read it quantized
   // The dtypes in a model that computes in `compute`.
   DType gathered_in(DType compute) const { return gathered.value_or(compute); }
   DType stored_in(DType compute) const { return stored.value_or(trainable ? DType::f32 : gathered_in(compute)); }

@@ -54,7 +54,7 @@ void apply(const Candidate& candidate, const models::Model& model, LayoutChoices
   if (std::ranges::count(places, StatePlace::host) == 0) return;
   for (const nn::Flat& flat : model.flats()) {
     const nn::FlatSpec& spec = flat.spec();
-    const StatePlace place = spec.trainable ? candidate.state : spec.changes() ? StatePlace::device : candidate.frozen;
+    const StatePlace place = spec.trainable ? candidate.state : candidate.frozen;
     choices.host.state.push_back(place == StatePlace::host);
     choices.host.weights.push_back(spec.trainable && candidate.weights == StatePlace::host);
   }

@@ -60,7 +60,7 @@ std::int64_t checkpoint_bytes(const models::Model& model, const Layout& layout) 
   std::int64_t bytes = 0;
   for (const nn::Flat& flat : model.flats()) {
     const nn::FlatSpec& spec = flat.spec();
-    if (!spec.changes()) continue;
+    if (!spec.trainable) continue;
     // Slices count as their global tensors, but other ranks' experts are tensors that this model does not have.
     const std::int64_t parts = spec.domain == Domain::expert ? layout.mesh.expert : 1;
     const auto saved = [&](const nn::Granularity& granularity, DType dtype) {

@@ -157,8 +157,7 @@ StepMix try_mix(const MixPlan& mix, const DocumentMix& documents, Device& device
 double MixPlan::weight(const program::Instruction& instruction) const {
   using program::Op;
   if (instruction.layer >= 0) {
-    const double block = block_weights[static_cast<std::size_t>(model->block_of(instruction.layer))];
-    return instruction.op == Op::layer_update ? block : block * rows_weight;
+    return block_weights[static_cast<std::size_t>(model->block_of(instruction.layer))] * rows_weight;
   }
   switch (instruction.op) {
     case Op::embed:

@@ -82,8 +82,6 @@ const char* to_string(Op op) {
       return "scalars_out";
     case Op::weights_in:
       return "weights_in";
-    case Op::layer_update:
-      return "layer_update";
     case Op::end_step:
       return "end_step";
   }

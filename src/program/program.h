@@ -60,7 +60,6 @@ enum class Op {
   gradient_out,  // copies a flat's gradient shard to host memory
   scalars_out,   // copies what all updates read of the step to host memory
   weights_in,    // copies a flat's updated weights, as layers read them, to the device, unless each use loads them
-  layer_update,  // a layer changes its parameters that have no gradient, such as a router's bias (nn::Layer::update)
   scale_update,  // new scales: all-reduces the maxima of weights (nn/quantizer.h); gradient_norm has those of x and dy
   quantize_weights,  // rounds this rank's shard of a flat to what layers read, with the new scales
   gather_updated,    // all-gathers a flat's updated shards into the weights that every rank keeps (ZeRO-1, ZeRO-2)

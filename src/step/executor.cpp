@@ -236,8 +236,6 @@ void Executor::Impl::run(const Instruction& instruction, const StepInput& input,
     case Op::optimizer_gather:
     case Op::optimizer_scatter:
       return exchange_update(instruction);
-    case Op::layer_update:
-      return layer_update(instruction);
     case Op::scale_update:
       return scale_update(instruction);
     case Op::quantize_weights:

@@ -139,7 +139,7 @@ class Executor {
 
   // Enqueues a step.
   StepOutput enqueue(const StepInput& input);
-  // In the next step, the instructions that write flat f's state (update, layer_update, state_out, scale_update) wait
+  // In the next step, the instructions that write flat f's state (update, state_out, scale_update) wait
   // for until[f], the end of concurrent work that reads it (train/snapshot.h). scale_update also waits for
   // until.back(), the end of work that reads ModelState::tables().
   void hold_updates(std::vector<Event> until);

@@ -90,7 +90,6 @@ class Executor::Impl {
   void update(const program::Instruction& instruction);
   void state_out(const program::Instruction& instruction);
   void exchange_update(const program::Instruction& instruction);
-  void layer_update(const program::Instruction& instruction);
   void wait_for_readers(int flat, Stream& stream);
   TensorView rounded_on_device(const program::Instruction& instruction);
   TensorView rounded_after(const program::Instruction& update);

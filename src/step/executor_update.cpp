@@ -1,6 +1,4 @@
 // The executor's updates of flats: the phases of the optimizer, and what the ranks exchange between them.
-#include <algorithm>
-
 #include "ops/copy/copy.h"
 #include "step/executor_impl.h"
 
@@ -84,30 +82,6 @@ void Executor::Impl::update(const Instruction& instruction) {
     if (!measures) setup_.state->measure(f, views.stored, compute);
   } else if (state.shard.count == 1) {
     setup_.state->transpose_unsharded(f, compute);
-  }
-}
-
-void Executor::Impl::layer_update(const Instruction& instruction) {
-  const models::Model& model = *setup_.model;
-  const ModelState& state = *setup_.state;
-  Stream& compute = stream(instruction.stream);
-  nn::LayerUpdate all{.params = {}, .statistics = {}, .skip = state.skip()};
-  std::vector<int> flats;
-  for (const models::ParamIndex& place : model.layer_params(instruction.layer)) {
-    all.params.emplace_back();
-    const nn::Flat& flat = model.flat(place.flat);
-    if (!flat.spec().updated_by_layer) continue;
-    const FlatState& of = state.flat(place.flat);
-    all.params.back() = {of.stored, flat.offset(place.index) - of.begin};
-    if (std::ranges::find(flats, place.flat) == flats.end()) flats.push_back(place.flat);
-  }
-  if (const int row = model.auxiliary_index(instruction.layer); row >= 0) {
-    all.statistics = state.auxiliary_statistics().rows(row, 1).reshape({state.auxiliary_statistics().size(1)});
-  }
-  for (const int flat : flats) wait_for_readers(flat, compute);
-  model.layer(instruction.layer).update(compute, all);
-  for (const int flat : flats) {
-    state.refresh_compute(flat, state.flat(flat).stored, state.flat(flat).compute, compute);
   }
 }
 

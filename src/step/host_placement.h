@@ -15,8 +15,7 @@ namespace hawser::step {
 
 struct HostPlacement {
   // By flat; an empty list is as one of false. `state`: master weights and slots of a flat that trains; of a frozen
-  // flat, its weights. `weights`: weights as layers read them, which are loaded before each use. What layers update
-  // (nn::FlatSpec::updated_by_layer) cannot be in host memory: InternalError in ModelState.
+  // flat, its weights. `weights`: weights as layers read them, which are loaded before each use.
   std::vector<bool> state, weights;
   // The updates of trainable flats with `state` run on the host's processor: gradients are copied to it, and weights as
   // layers read them back to the device. InternalError in ModelState with an optimizer of several phases or quantized

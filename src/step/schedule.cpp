@@ -202,31 +202,6 @@ void write_scales(program::Program& program, const models::Model& model, const p
   }
 }
 
-// Writes the updates by layers, and gathers what every rank keeps.
-void write_layer_updates(program::Program& program, const models::Model& model, const ScheduleOptions& options,
-                         const parallel::ShardOptions& shard, const std::vector<std::vector<int>>& stages) {
-  std::vector<int> updated;
-  for (int layer = 0; layer < model.layers(); ++layer) {
-    std::vector<int> flats;
-    for (const models::ParamIndex& place : model.layer_params(layer)) {
-      const std::vector<int>& of = stages[static_cast<std::size_t>(place.flat)];
-      if (!model.flat(place.flat).spec().updated_by_layer) continue;
-      if (std::ranges::find(of, options.stage) != of.end()) flats.push_back(place.flat);
-    }
-    if (flats.empty()) continue;
-    program.add({.op = Op::layer_update, .layer = layer});
-    updated.insert(updated.end(), flats.begin(), flats.end());
-  }
-  std::ranges::sort(updated);
-  const auto [first, last] = std::ranges::unique(updated);
-  updated.erase(first, last);
-  for (const int flat : updated) {
-    if (!gathers_updated(shard, flat)) continue;
-    const int after = program.instructions.back().id;
-    program.add({.op = Op::gather_updated, .stream = StreamId::gather, .flat = flat, .after = {after}});
-  }
-}
-
 }  // namespace
 
 bool quantizes_weights(const nn::FlatSpec& spec) {
@@ -234,7 +209,7 @@ bool quantizes_weights(const nn::FlatSpec& spec) {
 }
 
 bool quantizes_loaded_weights(const nn::FlatSpec& spec) {
-  return !spec.changes() && (spec.packed() || (spec.scaled && spec.gathered == DType::f8e4m3));
+  return !spec.trainable && (spec.packed() || (spec.scaled && spec.gathered == DType::f8e4m3));
 }
 
 namespace {
@@ -319,7 +294,8 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
       program.add({.op = Op::gradient_out, .stream = StreamId::copy_out, .flat = end.flat, .after = {end.instruction}});
     }
     // In the order in which gradients are complete, so that only the last one's norm remains after its reduction.
-    program::Instruction norm{.op = Op::gradient_norm, .after = auxiliary};  // updates of layers read the statistics
+    // It changes the loss scale, which auxiliary losses read.
+    program::Instruction norm{.op = Op::gradient_norm, .after = auxiliary};
     for (const parallel::GradientEnd& end : ends) {
       if (stages[static_cast<std::size_t>(end.flat)].front() == options.stage) {
         program.add({.op = Op::grad_norm_partial, .flat = end.flat, .after = {end.instruction}});
@@ -336,7 +312,6 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
     StateCopies copies(program, std::move(staged),
                        ends.empty() ? 0 : ends[ends.size() > 1 ? ends.size() - 2 : 0].instruction);
     write_updates(program, model, options, shard, ends, copies, host);
-    write_layer_updates(program, model, options, shard, stages);
     if (options.quantizes) write_scales(program, model, shard, ends, copies);
   }
   if (measures_gradients(options.purpose)) program.add(parameter_norms(program, ends));

@@ -98,10 +98,6 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
         state.quantizes = QuantizesWeights::on_load;
       }
       const DType gathered = spec.gathered_in(options.compute), stored = spec.stored_in(options.compute);
-      HAWSER_CHECK(!state.on_host() || !spec.updated_by_layer, flat.name(),
-                   ": what a layer updates cannot be in host memory");
-      HAWSER_CHECK(!spec.updated_by_layer || (!spec.trainable && stored == DType::f32 && gathered == DType::f32),
-                   flat.name(), ": what a layer updates is float32 and not trainable");
       if (state.streamed) {
         state.compute = host.take(gathered, nn::flat_shape(gathered, count));
         state.stored = gathered == stored && !state.quantized_after_updates()
@@ -269,7 +265,7 @@ std::int64_t ModelState::saved_bytes() const {
   std::int64_t bytes = 0;
   for (std::size_t f = 0; f < flats_.size(); ++f) {
     const FlatState& flat = flats_[f];
-    if (!model_->flat(static_cast<int>(f)).spec().changes() || !flat.held) continue;
+    if (!model_->flat(static_cast<int>(f)).spec().trainable || !flat.held) continue;
     for (const TensorView* view : {&flat.stored, &flat.scales}) {
       if (!view->empty()) bytes += round_up(view->bytes(), Device::kAlignment);
     }

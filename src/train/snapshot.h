@@ -9,8 +9,8 @@
 //
 // Copies run on their own stream after the step's end: on the CPU in that stream's thread, on a GPU on a copy engine
 // into pinned memory, or, of state that is in host memory, in the thread of Stream::call_host. Gathers, forward,
-// backward and `state_in` may read the state concurrently. Only `update`, `layer_update`, `state_out` and
-// `scale_update` instructions write it; each waits on the device for an event after the copy of its flat, or of the
+// backward and `state_in` may read the state concurrently. Only `update`, `state_out` and `scale_update`
+// instructions write it; each waits on the device for an event after the copy of its flat, or of the
 // tables. The host does not wait.
 #pragma once
 

@@ -223,29 +223,6 @@ TEST(HostWeightsPlan, StepsWithoutUpdatesLoadThemToo) {
   }
 }
 
-// The biases of routers stay on the device; all else of a model with experts can be in host memory.
-TEST(HostWeightsPlan, WhatALayerUpdatesIsRejected) {
-  models::ModelDescription description = testing::toy_with_experts();
-  for (std::size_t b = 0; b < description.blocks.size(); ++b) {
-    description.blocks[b].moe->bias = cat("model.layers.", b, ".router.bias");
-    description.blocks[b].moe->bias_rate = 0.1;
-  }
-  const models::Model model(std::move(description));
-  plan::LayoutChoices layout = layout_of(model, State::device);
-  try {
-    plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
-    ADD_FAILURE() << "accepted";
-  } catch (const InternalError& error) {
-    EXPECT_NE(std::string(error.what()).find(": what a layer updates cannot be in host memory"), std::string::npos)
-        << error.what();
-  }
-  for (std::size_t f = 0; f < model.flats().size(); ++f) {
-    layout.host.weights[f] = model.flats()[f].spec().trainable;
-  }
-  EXPECT_EQ(std::ranges::count(layout.host.weights, false), model.blocks());
-  plan_of(model, layout);
-}
-
 // Lists that do not fit the model.
 TEST(HostWeightsPlan, OfAnotherNumberOfFlatsAreRejected) {
   const models::Model model = model_of(1);

@@ -73,14 +73,6 @@ std::vector<Param> moe_params(const MoeConfig& c) {
     params.push_back(norm_bias(c.norm, c.width));
     params.back().shared = c.shared_norm;
   }
-  if (!c.bias.empty()) {
-    params.push_back(full_param(c.bias, {c.experts}, {Initial::Kind::zeros}, false));
-    params.back().flat = {.domain = Domain::replicated,
-                          .trainable = false,
-                          .stored = DType::f32,
-                          .gathered = DType::f32,
-                          .updated_by_layer = true};
-  }
   return params;
 }
 
@@ -101,7 +93,6 @@ TensorView widened(LayerContext& ctx, const TensorView& x) {
 MoeLayer::MoeLayer(MoeConfig config, std::shared_ptr<const RouterLoss> loss)
     : config_(std::move(config)),
       params_(moe_params(config_)),
-      bias_(config_.bias.empty() ? -1 : static_cast<int>(params_.size()) - 1),
       loss_(std::move(loss)),
       norm_(config_.norm_config, kMoeNorm, kMoeNormBias),
       router_{.weight = kRouterWeight, .sliced = false} {
@@ -227,7 +218,6 @@ MoeLayer::Routing MoeLayer::route(LayerContext& ctx, const TensorView& normed, c
   const TensorView& mask = ctx.batch().token_mask;
   ops::router_top_k(ctx.compute(), {.logits = r.logits,
                                     .mask = mask.empty() ? mask : mask.rows(ctx.rows().first, ctx.rows().residual),
-                                    .bias = bias_ < 0 ? TensorView() : ctx.weight(bias_),
                                     .experts = r.exchange.experts,
                                     .weights = r.exchange.weights,
                                     .normalise = config_.normalise_top_k});
@@ -451,17 +441,6 @@ void MoeLayer::expert_gradients(LayerContext& ctx, const Routing& routing, const
 void MoeLayer::router_gradient(LayerContext& ctx, const TensorView& dlogits, const TensorView& normed,
                                GradientSink& sink) const {
   if (ctx.trainable()(kRouterWeight)) router_.weight_gradient(ctx, dlogits, widened(ctx, normed), sink);
-}
-
-void MoeLayer::update(Stream& compute, const LayerUpdate& update) const {
-  if (bias_ < 0) return;
-  const LayerUpdate::Shard& shard = update.params.at(static_cast<std::size_t>(bias_));
-  if (shard.values.empty()) return;
-  ops::balance_bias(compute, {.counts = update.statistics.rows(0, config_.experts),
-                              .shard = shard.values,
-                              .first = shard.first,
-                              .skip = update.skip,
-                              .rate = config_.bias_rate});
 }
 
 double MoeLayer::flops(const RowCounts& rows, double) const {

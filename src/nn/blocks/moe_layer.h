@@ -54,11 +54,6 @@ struct MoeConfig {
   // may change them. `reported`: the model's own loss includes the load-balancing loss (output_router_logits).
   double auxiliary_loss = 0, router_z_loss = 0;
   bool reported = false;
-  // Balancing without a loss (arXiv 2408.15664): a bias [E] of the choice of experts, which each training step raises
-  // or lowers by bias_rate (ops::balance_bias). `bias`: its complete name,
-  // "model.layers.0.mlp.gate.e_score_correction_bias". Without a name there is no bias.
-  double bias_rate = 0;
-  std::string bias;
   // Names without ".weight", as in the Hugging Face folder. Those of experts have "{}" in place of the expert's number:
   // "model.layers.0.block_sparse_moe.experts.{}.w1".
   std::string norm, router, gate, up, down;
@@ -83,7 +78,6 @@ class MoeLayer : public Layer {
   void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;
   std::vector<int> linear_weights(Site site) const override;
   bool reads_token_mask() const override { return true; }
-  void update(Stream& compute, const LayerUpdate& update) const override;
   bool may_refuse(const Seams& seams) const override { return exchanged() && seams.expert_row_bound.has_value(); }
   const AuxiliaryLoss* auxiliary_loss() const override { return loss_.get(); }
   double flops(const RowCounts& rows, double pairs) const override;  // of top_k experts per token that it routes
@@ -148,7 +142,6 @@ class MoeLayer : public Layer {
 
   MoeConfig config_;
   std::vector<Param> params_;
-  int bias_ = -1;  // index of the parameter. It is -1 without a bias.
   std::shared_ptr<const RouterLoss> loss_;
   Norm norm_;
   Linear router_;

@@ -33,7 +33,6 @@ class ForwardingLayer : public Layer {
     layer_->backward_weight(ctx, dy, saved, sink);
   }
   std::vector<int> linear_weights(Site site) const override { return layer_->linear_weights(site); }
-  void update(Stream& compute, const LayerUpdate& update) const override { layer_->update(compute, update); }
   bool draws_random_numbers() const override { return layer_->draws_random_numbers(); }
   bool reads_token_mask() const override { return layer_->reads_token_mask(); }
   bool may_refuse(const Seams& seams) const override { return layer_->may_refuse(seams); }

@@ -35,27 +35,10 @@ void router_top_k(Stream& stream, const RouterTopK& args) {
   const RouterSizes s = check_router(kOp, args.logits, args.experts);
   expect(kOp, "weights", args.weights, {DType::f32}, {s.tokens, s.per_token});
   if (!args.mask.empty()) expect(kOp, "mask", args.mask, {DType::i32}, {s.tokens});
-  if (!args.bias.empty()) expect(kOp, "bias", args.bias, {DType::f32}, {s.experts});
-  for (const TensorView& view : {args.logits, args.mask, args.bias, args.weights}) {
-    expect_apart(kOp, args.experts, view);
-  }
-  for (const TensorView& view : {args.logits, args.mask, args.bias}) expect_apart(kOp, args.weights, view);
-  run(stream, {kOp, OpKind::elementwise}, {args.logits, args.mask, args.bias}, {args.experts, args.weights},
-      per_logit(args.logits, 4), args, HAWSER_BACKENDS(router_top_k));
-}
-
-void balance_bias(Stream& stream, const BalanceBias& args) {
-  constexpr auto kOp = "balance_bias";
-  HAWSER_CHECK(args.counts.rank() == 1 && args.counts.size(0) <= kMaxExperts, kOp, ": counts ",
-               args.counts.shape().text());
-  HAWSER_CHECK(args.shard.rank() == 1, kOp, ": shard ", args.shard.shape().text());
-  expect(kOp, "counts", args.counts, {DType::f32}, {args.counts.size(0)});
-  expect(kOp, "shard", args.shard, {DType::f32}, {args.shard.size(0)});
-  expect(kOp, "skip", args.skip, {DType::i32}, {1});
-  expect_apart(kOp, args.shard, args.counts);
-  expect_apart(kOp, args.shard, args.skip);
-  run(stream, {kOp, OpKind::elementwise}, {args.counts, args.shard, args.skip}, {args.shard},
-      2.0 * static_cast<double>(args.counts.elements()), args, HAWSER_BACKENDS(balance_bias));
+  for (const TensorView& view : {args.logits, args.mask, args.weights}) expect_apart(kOp, args.experts, view);
+  for (const TensorView& view : {args.logits, args.mask}) expect_apart(kOp, args.weights, view);
+  run(stream, {kOp, OpKind::elementwise}, {args.logits, args.mask}, {args.experts, args.weights}, per_logit(args.logits, 4),
+      args, HAWSER_BACKENDS(router_top_k));
 }
 
 std::int64_t router_statistics_workspace(std::int64_t tokens, std::int64_t experts) {

@@ -5,14 +5,8 @@
 //   p[t,:] = softmax(logits[t,:])
 //   experts[t,:] = the indices of the K largest logits[t,:], largest first; of equal ones the lower index first
 //   weights[t,k] = p[t,experts[t,k]] / (normalise ? sum over j of p[t,experts[t,j]] : 1)
-// With a bias, the largest p[t,:] + bias choose, in float32 (arXiv 2408.15664); weights are without it.
 // A row that is no token has experts kNoExpert and weights 0. Logits that are NaN count as chosen by no comparison:
 // experts are in [0, E) and differ whatever the logits are.
-//
-// `balance_bias`: raises the bias of experts with fewer tokens than the mean, and lowers that of those with more:
-//   bias[e] += rate * sign(sum over j of counts[j] / E - counts[e])        unless skip[0] is not 0
-// `shard` [N] has bias[e] at first + e, for the e for which that is in [0, N); the others are on other ranks. Equal
-// counts give equal bits on all ranks. Counts above 2^24 are not whole numbers.
 //
 // `router_statistics`: what the auxiliary losses need of one layer, over the rows that are tokens.
 //   statistics[e]       number of (t, k) with experts[t,k] = e
@@ -50,21 +44,11 @@ constexpr std::int64_t kMaxExperts = 1024;  // E
 struct RouterTopK {
   TensorView logits;   // [T, E]
   TensorView mask;     // i32 [T]: 0: the row is no token. Empty: all are
-  TensorView bias;     // [E]; empty: zeros
   TensorView experts;  // i32 [T, K], written; 1 <= K <= E
   TensorView weights;  // [T, K], written
   bool normalise = true;
 };
 void router_top_k(Stream& stream, const RouterTopK& args);
-
-struct BalanceBias {
-  TensorView counts;  // [E]
-  TensorView shard;   // [N], read and written
-  std::int64_t first = 0;
-  TensorView skip;  // i32 [1]
-  double rate = 0;
-};
-void balance_bias(Stream& stream, const BalanceBias& args);
 
 // Elements of `statistics` and of one layer's `factors`.
 constexpr std::int64_t router_statistics_size(std::int64_t experts) {
@@ -110,7 +94,6 @@ struct RouterTopKBackward {
 void router_top_k_backward(Stream& stream, const RouterTopKBackward& args);
 
 HAWSER_BACKENDS_OF(router_top_k, RouterTopK);
-HAWSER_BACKENDS_OF(balance_bias, BalanceBias);
 HAWSER_BACKENDS_OF(router_statistics, RouterStatistics);
 HAWSER_BACKENDS_OF(router_loss, RouterLoss);
 HAWSER_BACKENDS_OF(router_top_k_backward, RouterTopKBackward);

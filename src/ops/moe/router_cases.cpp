@@ -117,56 +117,6 @@ TEST(Router, ChoosesTheLargestAndWeighsThem) {
   }
 }
 
-// The bias chooses: the last experts first. Weights are those of the logits.
-TEST(Router, ABiasChoosesAndDoesNotWeigh) {
-  for (const bool normalise : {false, true}) {
-    const Values logits = {2, 1, 0, 3, 1, 1, 1, 1}, p0 = softmax({2, 1, 0, 3}), p1 = softmax({1, 1, 1, 1});
-    const auto weigh = [&](const Values& p, std::size_t a, std::size_t b) {
-      const double sum = normalise ? p[a] + p[b] : 1;
-      return Values{p[a] / sum, p[b] / sum};
-    };
-    Values weights = weigh(p0, 2, 3);
-    for (const double w : weigh(p1, 2, 1)) weights.push_back(w);
-    check_case({cat("router_top_k with a bias, ", normalise),
-                [&](World& world) -> std::vector<Values> {
-                  const RouterTopK args{.logits = world.in(DType::f32, {2, 4}, logits),
-                                        .bias = world.in(DType::f32, {4}, {-1, 0.25, 2, 0}),
-                                        .experts = world.out(DType::i32, {2, 2}),
-                                        .weights = world.out(DType::f32, {2, 2}),
-                                        .normalise = normalise};
-                  router_top_k(world.stream(), args);
-                  return {world.values(args.experts), world.values(args.weights)};
-                },
-                {{2, 3, 2, 1}, weights}});
-  }
-}
-
-// Loads 4, 0, 2, 2: the mean is 2.
-TEST(Router, BalancesTheBiasOfItsShard) {
-  struct Row {
-    std::int64_t first;
-    double skip;
-    Values before, after;
-  };
-  for (const Row& row : {Row{0, 0, {1, 1, 1, 1}, {0.75, 1.25, 1, 1}}, Row{0, 1, {1, 1, 1, 1}, {1, 1, 1, 1}},
-                         Row{-1, 0, {5, 6}, {5.25, 6}}, Row{2, 0, {7, 8, 9}, {7, 8, 8.75}}, Row{-4, 0, {3, 4}, {3, 4}},
-                         Row{9, 0, {3, 4}, {3, 4}}}) {
-    check_case({cat("balance_bias ", row.first, " ", row.skip),
-                [&](World& world) -> std::vector<Values> {
-                  const BalanceBias args{
-                      .counts = world.in(DType::f32, {4}, {4, 0, 2, 2}),
-                      .shard = world.in_out(DType::f32, {static_cast<std::int64_t>(row.before.size())}, row.before),
-                      .first = row.first,
-                      .skip = world.in(DType::i32, {1}, {row.skip}),
-                      .rate = 0.25};
-                  balance_bias(world.stream(), args);
-                  return {world.values(args.shard)};
-                },
-                {row.after},
-                0});
-  }
-}
-
 TEST(Router, EqualLogitsGoToTheLowerIndex) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const DeviceKind device : devices()) {

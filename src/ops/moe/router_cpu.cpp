@@ -32,14 +32,14 @@ struct Softmax {
   double operator[](std::int64_t e) const { return p[static_cast<std::size_t>(e)]; }
 };
 
-// The `count` largest scores, largest first.
-void choose(const float* scores, std::int64_t experts, std::int32_t* chosen, std::int64_t count) {
+// The `count` largest logits, largest first.
+void choose(const float* logits, std::int64_t experts, std::int32_t* chosen, std::int64_t count) {
   std::array<bool, kMaxExperts> taken{};
   for (std::int64_t k = 0; k < count; ++k) {
     std::int64_t best = -1;
     for (std::int64_t e = 0; e < experts; ++e) {
       if (taken[static_cast<std::size_t>(e)]) continue;
-      if (best < 0 || scores[e] > scores[best]) best = e;
+      if (best < 0 || logits[e] > logits[best]) best = e;
     }
     taken[static_cast<std::size_t>(best)] = true;
     chosen[k] = static_cast<std::int32_t>(best);
@@ -51,7 +51,6 @@ void choose(const float* scores, std::int64_t experts, std::int32_t* chosen, std
 void router_top_k(const RouterTopK& args) {
   const std::int64_t experts = args.logits.size(1), per_token = args.experts.size(1);
   const auto* const mask = args.mask.empty() ? nullptr : args.mask.data<std::int32_t>();
-  const auto* const bias = args.bias.empty() ? nullptr : args.bias.data<float>();
   parallel_pieces(args.logits.size(0), row_grain_of(experts), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       std::int32_t* const chosen = args.experts.data<std::int32_t>() + t * per_token;
@@ -63,31 +62,12 @@ void router_top_k(const RouterTopK& args) {
       }
       const float* const logits = args.logits.data<float>() + t * experts;
       const Softmax p(logits, experts);
-      std::array<float, kMaxExperts> biased;
-      for (std::int64_t e = 0; bias != nullptr && e < experts; ++e) {
-        biased[static_cast<std::size_t>(e)] = static_cast<float>(p[e]) + bias[e];
-      }
-      choose(bias != nullptr ? biased.data() : logits, experts, chosen, per_token);
+      choose(logits, experts, chosen, per_token);
       double sum = args.normalise ? 0 : 1;
       for (std::int64_t k = 0; args.normalise && k < per_token; ++k) sum += p[chosen[k]];
       for (std::int64_t k = 0; k < per_token; ++k) weights[k] = static_cast<float>(p[chosen[k]] / sum);
     }
   });
-}
-
-void balance_bias(const BalanceBias& args) {
-  if (*args.skip.data<std::int32_t>() != 0) return;
-  const std::int64_t experts = args.counts.size(0), size = args.shard.size(0);
-  const float* const counts = args.counts.data<float>();
-  double sum = 0;
-  for (std::int64_t e = 0; e < experts; ++e) sum += counts[e];
-  const auto rate = static_cast<float>(args.rate);
-  for (std::int64_t e = 0; e < experts; ++e) {
-    const std::int64_t at = args.first + e;
-    if (at < 0 || at >= size) continue;
-    const double load = static_cast<double>(counts[e]) * static_cast<double>(experts);
-    if (load != sum) args.shard.data<float>()[at] += load < sum ? rate : -rate;
-  }
 }
 
 void router_statistics(const RouterStatistics& args) {

@@ -69,8 +69,8 @@ __device__ __forceinline__ Best better(const Best& a, const Best& b) {
 
 template <int V>
 __global__ void __launch_bounds__(32 * kWarps)
-    top_k_kernel(RouterSizes s, const float* logits, const std::int32_t* mask, const float* bias, std::int32_t* chosen,
-                 float* weights, bool normalise) {
+    top_k_kernel(RouterSizes s, const float* logits, const std::int32_t* mask, std::int32_t* chosen, float* weights,
+                 bool normalise) {
   const std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (t >= s.tokens) return;
   const int lane = threadIdx.x % 32, per_token = s.per_token;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     for (int v = 0; v < V; ++v) {
       const int e = lane + 32 * v;
       if (e >= s.experts || (taken >> v & 1) != 0) continue;
-      best = better(best, {bias != nullptr ? row.p[v] + bias[e] : row.logits[v], e});
+      best = better(best, {row.logits[v], e});
     }
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {
@@ -162,17 +162,6 @@ __global__ void __launch_bounds__(32 * kWarps)
     for (int w = 0; w < kWarps; ++w) sum += sums[w * (s.experts + 3) + i];
     out[s.experts + i] = sum;
   }
-}
-
-__global__ void __launch_bounds__(1024) bias_kernel(const float* counts, int experts, float* shard, std::int64_t size,
-                                                    std::int64_t first, const std::int32_t* skip, float rate) {
-  __shared__ double shared[32];
-  const int e = threadIdx.x;
-  const double count = e < experts ? static_cast<double>(counts[e]) : 0.0, sum = block_sum(count, shared);
-  const std::int64_t at = first + e;
-  if (e >= experts || at < 0 || at >= size || *skip != 0) return;
-  const double load = count * experts;
-  if (load != sum) shard[at] += load < sum ? rate : -rate;
 }
 
 struct Loss {
@@ -292,15 +281,8 @@ void router_top_k(const CudaNative& native, const RouterTopK& args) {
   dispatch_experts(s.experts, [&](auto v) {
     top_k_kernel<decltype(v)::value><<<blocks_of(s.tokens), 32 * kWarps, 0, stream_of(native)>>>(
         s, args.logits.data<float>(), args.mask.empty() ? nullptr : args.mask.data<std::int32_t>(),
-        args.bias.empty() ? nullptr : args.bias.data<float>(), args.experts.data<std::int32_t>(),
-        args.weights.data<float>(), args.normalise);
+        args.experts.data<std::int32_t>(), args.weights.data<float>(), args.normalise);
   });
-}
-
-void balance_bias(const CudaNative& native, const BalanceBias& args) {
-  bias_kernel<<<1, 1024, 0, stream_of(native)>>>(args.counts.data<float>(), static_cast<int>(args.counts.size(0)),
-                                                 args.shard.data<float>(), args.shard.size(0), args.first,
-                                                 args.skip.data<std::int32_t>(), static_cast<float>(args.rate));
 }
 
 void router_statistics(const CudaNative& native, const RouterStatistics& args) {

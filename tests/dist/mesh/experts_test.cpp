@@ -1,7 +1,5 @@
 // Experts over ranks, with a filling of the token seam that sends pieces of equal size: losses, their statistics,
 // gradients and states are those of one rank that has all experts.
-#include <numeric>
-
 #include "base/testing/temporary_folder.h"
 #include "engine/load_state.h"
 #include "experts_case.h"
@@ -279,64 +277,6 @@ TEST(ExpertRanks, DropTheTokensOfRanksThatHaveAllExperts) {
   EXPECT_GT(many.statistics.back(), 0) << "nothing is dropped";
   EXPECT_LT(testing::difference(apart.after, trained(whole, c).after), 1e-6);
 }
-
-models::ModelDescription with_bias(models::ModelDescription whole, double rate) {
-  for (models::BlockDescription& block : whole.blocks) {
-    block.moe->bias = block.moe->router + ".e_score_correction_bias";
-    block.moe->bias_rate = rate;
-  }
-  return whole;
-}
-
-using ExpertBias = CaseTest<MeshCase>;
-
-// The history of the biases follows from the counts of each step. A skipped step changes none.
-TEST_P(ExpertBias, FollowsTheLoadOfStepsThatCount) {
-  const MeshCase& c = GetParam();
-  const float rate = 0.125f;
-  const models::ModelDescription whole = with_bias(testing::toy_with_experts(kExperts), rate);
-  const auto model = part_of(whole, c);
-  plan::LayoutChoices layout = toy_layout(c, *model);
-  const auto mesh = rank_mesh(c.mesh);
-  const testing::ToySteps steps(*model, layout, mesh->coordinate(), c.batch_size());
-  const auto device = rank_device({.random_delay_s = 2e-4, .delay_seed = 5});
-  engine::Session session(*model, plan::derive(layout, *model), *device, *mesh, {step::Purpose::train}, std::nullopt,
-                          {.replay = true});
-  session.initialise(3);
-  std::vector<float> expected(2 * kExperts);
-  for (int i = 0; i < 4; ++i) {
-    step::StepInput input = steps.input(i);
-    input.record.learning_rate = 0.01f;
-    input.skip = i == 1;
-    const step::StepOutput output = session.enqueue(step::Purpose::train, input);
-    session.synchronize();
-    const std::vector<float> counts = counts_of(*output.auxiliary_statistics);
-    for (std::size_t layer = 0; layer < 2 && i != 1; ++layer) {
-      const auto of_layer = counts.begin() + static_cast<std::ptrdiff_t>(layer * kExperts);
-      const double mean = std::accumulate(of_layer, of_layer + kExperts, 0.0) / kExperts;
-      for (std::size_t e = 0; e < kExperts; ++e) {
-        const double load = counts[layer * kExperts + e];
-        expected[layer * kExperts + e] += load < mean ? rate : load > mean ? -rate : 0.0f;
-      }
-    }
-    const testing::Tensors tensors = testing::assembled(session);
-    for (std::size_t layer = 0; layer < 2; ++layer) {
-      const std::vector<float>& bias =
-          tensors.at(cat("model.layers.", layer, ".block_sparse_moe.gate.e_score_correction_bias"));
-      const auto of_layer = expected.begin() + static_cast<std::ptrdiff_t>(layer * kExperts);
-      EXPECT_EQ(bias, std::vector<float>(of_layer, of_layer + kExperts)) << "step " << i;
-    }
-  }
-  EXPECT_GT(std::ranges::count_if(expected, [](float value) { return value != 0; }), 0);
-}
-
-std::vector<MeshCase> sharded_and_replicated() {
-  std::vector<MeshCase> out = {largest()};
-  const int world = the_world->size();
-  if (world > 1) out.push_back({.mesh = {.shard = 1, .replicate = world}, .micro_batches = 2});
-  return out;
-}
-INSTANTIATE_TEST_SUITE_P(Meshes, ExpertBias, ::testing::ValuesIn(sharded_and_replicated()), CaseName());
 
 TEST(ExpertRanks, RepeatBitForBit) {
   if (the_world->size() == 1) GTEST_SKIP() << "needs several ranks";
