@@ -130,34 +130,6 @@ TEST(MoeLayer, AllTokensToOneExpert) {
   EXPECT_LT(distance(got.gradients[1], testing::differences(objective, run.weights[1])), 3e-6);
 }
 
-// The first assignments of an expert have its rows; others add nothing, and have no gradient.
-TEST(MoeLayer, DropsTokensBeyondTheCapacity) {
-  constexpr std::int64_t kRows = 150, kKept = 75;
-  MoeRun run(config_of(3, 1), kRows);
-  run.config.normalise_top_k = false;
-  for (double& value : run.x) value = std::abs(value);
-  for (std::size_t i = 0; i < 24; ++i) run.weights[1][i] = i / 8 == 1 ? 0.5 : -0.5;
-  const Vector all = testing::moe_block(run.config, run.x, run.weights);
-  run.config.capacity = 1.49;  // of a mean of 50: 74.5, rounded up
-  const LayerResult got = run.run();
-  EXPECT_LT(distance(first(got.y, kKept * 8), first(all, kKept * 8)), 3e-6);
-  EXPECT_EQ(Vector(got.y.begin() + kKept * 8, got.y.end()), Vector(run.x.begin() + kKept * 8, run.x.end()));
-  EXPECT_EQ(got.gradients.back()[1], kRows) << "chosen";
-  EXPECT_EQ(got.gradients.back().back(), kRows - kKept) << "dropped";
-  const std::vector<float> statistics(got.gradients.back().begin(), got.gradients.back().end());
-  EXPECT_EQ(expert_load(statistics, 3).dropped, 0.5);
-  const auto objective = [&] {
-    const Vector y = testing::moe_block(run.config, run.x, run.weights);
-    return testing::dot(first(run.dy, kKept * 8), first(y, kKept * 8));
-  };
-  for (const std::size_t p : {std::size_t{1}, std::size_t{2}, std::size_t{3}}) {
-    EXPECT_LT(distance(got.gradients[p], testing::differences(objective, run.weights[p])), 3e-6) << p;
-  }
-  for (const SavePolicy& policy : {SavePolicy{Checkpointing::full}, SavePolicy{Checkpointing::selective, true}}) {
-    EXPECT_EQ(run.run(policy).gradients, got.gradients);
-  }
-}
-
 // The gradient of the model's loss and of sums of the statistics together.
 TEST(MoeLayer, AuxiliaryLossesReachTheRouter) {
   constexpr std::size_t kRows = 10;
@@ -184,8 +156,7 @@ TEST(MoeLayer, AuxiliaryLossesReachTheRouter) {
       return sum;
     };
     const LayerResult got = run.run();
-    Vector expected = statistics();  // and that none is dropped
-    expected.push_back(0);
+    Vector expected = statistics();
     testing::moe_block(run.config, run.x, run.weights, [&](std::size_t, std::size_t e, double) { expected[e] += 1; });
     expected[9] = kRows;
     EXPECT_LT(distance(got.gradients.back(), expected), 1e-6);

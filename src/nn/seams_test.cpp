@@ -51,11 +51,6 @@ TEST(Seams, RowsOfExpertsSufficeForAllTokens) {
   EXPECT_EQ(sizes.expert_rows(), 3072 + 2 * 128);
   sizes.options.pieces = 2;
   EXPECT_EQ(sizes.expert_rows(), 2 * (1536 + 128));
-  sizes.row_bound.reset();
-  sizes.capacity = 130;  // 4 * 130 rows of an expert
-  EXPECT_EQ(sizes.rows(), 8 * 256);
-  EXPECT_EQ(sizes.expert_rows(), 2 * 640);
-  EXPECT_EQ(sizes.max_sent_to_expert(), 130);
 }
 
 TEST(Seams, AttentionIsOnePartOverTheLocalDiagonalBlocks) {

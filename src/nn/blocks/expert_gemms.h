@@ -3,9 +3,8 @@
 //
 // A Site has the scales of all experts' rows together; each expert's weight has its own (Param::matrices). Rows of
 // experts are quantized where the GEMMs run, piece by piece, or with TokenExchange::Options::quantized_rows before they
-// are sent, with the same bits: then the amax is that of all tokens, dropped ones included, and saturated elements are
-// counted once for each token. Padding is zeros, which add nothing to an amax; rows after the last group are undefined,
-// and are not read.
+// are sent, with the same bits: then the amax is that of all tokens, and saturated elements are counted once for each
+// token. Padding is zeros, which add nothing to an amax; rows after the last group are undefined, and are not read.
 #pragma once
 
 #include <optional>

@@ -2,9 +2,6 @@
 // (nn::TokenExchange).
 #include "nn/blocks/moe_layer.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "nn/blocks/expert_gemms.h"
 #include "ops/copy/copy.h"
 #include "ops/moe/dispatch.h"
@@ -96,7 +93,6 @@ MoeLayer::MoeLayer(MoeConfig config, std::shared_ptr<const RouterLoss> loss)
       loss_(std::move(loss)),
       norm_(config_.norm_config, kMoeNorm, kMoeNormBias),
       router_{.weight = kRouterWeight, .sliced = false} {
-  HAWSER_CHECK(config_.capacity.value_or(1) > 0, config_.router, ": capacity ", *config_.capacity);
   HAWSER_CHECK(loss_ != nullptr && loss_->config() == config_.loss(), config_.router, ": the loss of another router");
 }
 
@@ -107,10 +103,8 @@ std::vector<int> MoeLayer::linear_weights(Site site) const {
 }
 
 TokenExchange::Sizes MoeLayer::sizes(std::int64_t rows, const Seams& seams) const {
-  const double mean = static_cast<double>(rows * config_.top_k) / static_cast<double>(config_.experts);
   TokenExchange::Sizes sizes{
       .tokens = rows, .per_token = config_.top_k, .experts = config_.experts, .local_experts = config_.local_experts()};
-  if (config_.capacity) sizes.capacity = std::min(rows, static_cast<std::int64_t>(std::ceil(*config_.capacity * mean)));
   if (!exchanged()) return sizes;
   sizes.row_bound = seams.expert_row_bound;
   sizes.options = seams.tokens->options(sizes);
@@ -224,14 +218,12 @@ MoeLayer::Routing MoeLayer::route(LayerContext& ctx, const TensorView& normed, c
   ops::expert_plan(ctx.compute(), {.experts = r.exchange.experts,
                                    .offsets = r.exchange.offsets,
                                    .rows = r.exchange.rows,
-                                   .assignments = r.exchange.assignments,
-                                   .capacity = r.exchange.sizes.capacity.value_or(0)});
+                                   .assignments = r.exchange.assignments});
   ctx.seams().tokens->route(ctx, r.exchange);
   if (const TensorView statistics = ctx.auxiliary().statistics; !statistics.empty()) {
     const std::int64_t bytes = ops::router_statistics_workspace(normed.size(0), config_.experts);
     ops::router_statistics(ctx.compute(), {.logits = r.logits,
                                            .experts = r.exchange.experts,
-                                           .rows = r.exchange.sizes.capacity ? r.exchange.rows : TensorView(),
                                            .statistics = statistics,
                                            .workspace = ctx.temp(DType::u8, {bytes})});
   }

@@ -4,9 +4,9 @@
 //   y = residual + sum over the top_k experts e of a token: w[e] * down[e](activation(gate_up[e](norm(x))))
 //
 // w are the top_k largest p, with normalise_top_k divided by their sum. The router is a float32 Linear, whatever the
-// compute dtype. Without a capacity no token is dropped. Tokens are copied to the rows of their experts
-// (ops/moe/dispatch.h), which two grouped GEMMs read. What the router decides in forward is saved: later passes read it
-// and never decide again. Rows that are no tokens (BatchViews::token_mask) have no expert: y = residual.
+// compute dtype. No token is dropped. Tokens are copied to the rows of their experts (ops/moe/dispatch.h), which two
+// grouped GEMMs read. What the router decides in forward is saved: later passes read it and never decide again. Rows
+// that are no tokens (BatchViews::token_mask) have no expert: y = residual.
 //
 // Expert parallelism: a rank has L of the experts (MoeConfig::experts_shard). TokenExchange (nn/seams/token_exchange.h)
 // sends the rows of tokens to the ranks of their experts and back, in forward, and again in each pass that recomputes
@@ -25,7 +25,6 @@
 #include <array>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "base/index_range.h"
@@ -42,10 +41,6 @@ struct MoeConfig {
   EqualShard experts_shard;                        // the experts of this rank: comm::expert_part
   std::int64_t inner = 0;                          // F of an expert
   bool normalise_top_k = true;
-  // A rank's tokens give an expert at most ceil(capacity T K / E) assignments, the first ones (GShard, arXiv
-  // 2006.16668); later ones are dropped: they add nothing to y. Without a capacity none is dropped. T is the rows of a
-  // micro-batch on this rank, so what is dropped depends on the mesh.
-  std::optional<double> capacity;
   Activation activation = Activation::swiglu;
   NormConfig norm_config;
   bool shared_norm = false;  // `norm` is a layer's before this one (Param::shared)

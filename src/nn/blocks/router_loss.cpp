@@ -42,17 +42,14 @@ double RouterLoss::of(std::span<const double> all) const {
 ExpertLoad expert_load(std::span<const float> statistics, std::int64_t experts) {
   const auto size = static_cast<std::size_t>(ops::router_statistics_size(experts));
   ExpertLoad load;
-  double sum = 0, assignments = 0, dropped = 0;
+  double sum = 0;
   for (std::size_t layer = 0; layer + size <= statistics.size(); layer += size) {
     const auto counts = statistics.subspan(layer, static_cast<std::size_t>(experts));
     load.tokens.emplace_back(counts.begin(), counts.end());
     const std::vector<double>& tokens = load.tokens.back();
     const double total = std::accumulate(tokens.begin(), tokens.end(), 0.0);
-    assignments += total;
-    dropped += statistics[layer + size - 1];
     sum += total > 0 ? *std::ranges::max_element(tokens) * static_cast<double>(experts) / total : 1;
   }
-  if (assignments > 0) load.dropped = dropped / assignments;
   if (!load.tokens.empty()) load.imbalance = sum / static_cast<double>(load.tokens.size());
   return load;
 }

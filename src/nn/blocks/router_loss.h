@@ -32,7 +32,6 @@ class RouterLoss : public AuxiliaryLoss {
 // How the tokens of a step were distributed over the experts of each layer.
 struct ExpertLoad {
   std::vector<std::vector<double>> tokens;  // [layers][experts]
-  double dropped = 0;                       // fraction of the assignments of tokens to experts (MoeConfig::capacity)
   double imbalance = 1;  // mean over layers of the maximum over experts, divided by the mean over them
 };
 ExpertLoad expert_load(std::span<const float> statistics, std::int64_t experts);

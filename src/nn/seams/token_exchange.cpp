@@ -10,14 +10,13 @@
 namespace hawser::nn {
 
 std::int64_t TokenExchange::Sizes::rows() const {
-  return ops::expert_rows(tokens, per_token, experts, capacity.value_or(0));
+  return ops::expert_rows(tokens, per_token, experts);
 }
 
 // A token has its experts only once.
 std::int64_t TokenExchange::Sizes::piece_rows() const {
   const std::int64_t of = piece_experts();
-  const std::int64_t most =
-      ops::expert_rows(ranks() * tokens, std::min(per_token, of), of, ranks() * capacity.value_or(0));
+  const std::int64_t most = ops::expert_rows(ranks() * tokens, std::min(per_token, of), of);
   if (!row_bound) return most;
   const double mean = static_cast<double>(tokens * per_token) / options.pieces;
   const auto bound = static_cast<std::int64_t>(std::ceil(*row_bound * mean));
@@ -25,7 +24,7 @@ std::int64_t TokenExchange::Sizes::piece_rows() const {
 }
 
 std::int64_t TokenExchange::Sizes::max_sent_to_expert() const {
-  return std::min({tokens, piece_rows(), capacity.value_or(tokens)});
+  return std::min(tokens, piece_rows());
 }
 
 double TokenExchange::Sizes::expected_sent() const {

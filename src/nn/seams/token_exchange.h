@@ -67,7 +67,6 @@ class TokenExchange {
   // What the host knows of a routing.
   struct Sizes {
     std::int64_t tokens = 0, per_token = 0, experts = 0, local_experts = 0;  // T, K, E, L
-    std::optional<std::int64_t> capacity;  // ops::ExpertPlan::capacity, of each rank's tokens, if any is dropped
     Options options;
     // Limits S / pieces to row_bound times the mean T K / pieces. The limit is rounded up to ops::kGroupRows, and a
     // group of padding is added for each expert. Without it S is the most rows that there can be, as it is on one rank.
@@ -92,7 +91,7 @@ class TokenExchange {
     // is `weights` unless the call has Weights::applied.
     TensorView experts;      // i32 [T, K]; negative: none
     TensorView weights;      // float32 [T, K]: w
-    TensorView rows;         // i32 [T, K]; ops::kNoRow: the assignment has no expert, or is dropped
+    TensorView rows;         // i32 [T, K]; ops::kNoRow: the assignment has no expert
     TensorView offsets;      // i32 [E + 1]
     TensorView assignments;  // i32 [R]
     // route() writes these. token_rows is empty in backward_weight.

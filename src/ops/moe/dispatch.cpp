@@ -21,8 +21,7 @@ void expert_plan(Stream& stream, const ExpertPlan& args) {
   expect_matrix(kOp, "experts", args.experts);
   HAWSER_CHECK(args.offsets.rank() == 1 && args.offsets.size(0) > 1, kOp, ": offsets ", args.offsets.shape().text());
   const std::int64_t tokens = args.experts.size(0), per_token = args.experts.size(1);
-  HAWSER_CHECK(args.capacity >= 0, kOp, ": capacity ", args.capacity);
-  const std::int64_t experts = args.offsets.size(0) - 1, rows = expert_rows(tokens, per_token, experts, args.capacity);
+  const std::int64_t experts = args.offsets.size(0) - 1, rows = expert_rows(tokens, per_token, experts);
   HAWSER_CHECK(rows <= std::numeric_limits<std::int32_t>::max(), kOp, ": ", rows, " rows");
   expect(kOp, "experts", args.experts, {DType::i32}, {tokens, per_token});
   expect(kOp, "offsets", args.offsets, {DType::i32}, {experts + 1});

@@ -4,9 +4,8 @@
 // `expert_plan`: a row for each assignment. The rows of expert e are [offsets[e], offsets[e + 1]), as
 // ops/gemm/grouped_gemm.h needs them: the number of its assignments, rounded up to a multiple of kGroupRows. In a group
 // the assignments have the first rows, in ascending order; the rows after them are padding.
-//   rows[t,k]      the row of assignment (t, k), or kNoRow if experts[t,k] is negative or the assignment is dropped
+//   rows[t,k]      the row of assignment (t, k), or kNoRow if experts[t,k] is negative
 //   assignments[r] the assignment of row r, or -1: padding, and rows from offsets[E] on
-// With a capacity, an expert has the first `capacity` of its assignments, and the others are dropped.
 //
 // `dispatch_rows`: copies tokens to their rows. For each row r < offsets[E], with assignment (t, k):
 //   y[r,:] = round((weights[t,k] or 1) * x[t,:])       padding: zeros
@@ -28,8 +27,6 @@
 // but y of combine_rows may be its residual. No op reads a row of x from offsets[E] on.
 #pragma once
 
-#include <algorithm>
-
 #include "base/units.h"
 #include "ops/copy/permute_rows.h"
 #include "ops/gemm/grouped_gemm.h"
@@ -38,19 +35,16 @@
 namespace hawser::ops {
 
 // The most rows that groups of T * K assignments to E experts have together: a multiple of kGroupRows.
-constexpr std::int64_t expert_rows(std::int64_t tokens, std::int64_t per_token, std::int64_t experts,
-                                   std::int64_t capacity = 0) {
+constexpr std::int64_t expert_rows(std::int64_t tokens, std::int64_t per_token, std::int64_t experts) {
   const std::int64_t assignments = tokens * per_token;
-  const std::int64_t groups = assignments <= experts ? assignments : (assignments - experts) / kGroupRows + experts;
-  return kGroupRows * (capacity > 0 ? std::min(groups, experts * ceil_div(capacity, kGroupRows)) : groups);
+  return kGroupRows * (assignments <= experts ? assignments : (assignments - experts) / kGroupRows + experts);
 }
 
 struct ExpertPlan {
-  TensorView experts;         // i32 [T, K], each below E
-  TensorView offsets;         // i32 [E + 1], written
-  TensorView rows;            // i32 [T, K], written
-  TensorView assignments;     // i32 [R], written; R = expert_rows(T, K, E, capacity)
-  std::int64_t capacity = 0;  // 0: nothing is dropped
+  TensorView experts;      // i32 [T, K], each below E
+  TensorView offsets;      // i32 [E + 1], written
+  TensorView rows;         // i32 [T, K], written
+  TensorView assignments;  // i32 [R], written
 };
 void expert_plan(Stream& stream, const ExpertPlan& args);
 

@@ -17,15 +17,15 @@ struct Routing {
   Values chosen;
   Values offsets{0}, rows, assignments;
 
-  Routing(std::int64_t t, std::int64_t e, std::int64_t k, Values c, std::int64_t capacity = 0)
+  Routing(std::int64_t t, std::int64_t e, std::int64_t k, Values c)
       : tokens(t), experts(e), per_token(k), chosen(std::move(c)) {
     rows.assign(chosen.size(), -1);
-    assignments.assign(static_cast<std::size_t>(expert_rows(tokens, per_token, experts, capacity)), -1);
+    assignments.assign(static_cast<std::size_t>(expert_rows(tokens, per_token, experts)), -1);
     for (std::int64_t expert = 0; expert < experts; ++expert) {
       auto row = static_cast<std::size_t>(offsets.back());
       std::int64_t count = 0;
       for (std::size_t a = 0; a < chosen.size(); ++a) {
-        if (chosen[a] != static_cast<double>(expert) || (capacity > 0 && count == capacity)) continue;
+        if (chosen[a] != static_cast<double>(expert)) continue;
         rows[a] = static_cast<double>(row);
         assignments[row++] = static_cast<double>(a);
         ++count;
@@ -77,28 +77,6 @@ TEST(ExpertPlan, GroupsAssignmentsByExpert) {
                 },
                 {r.offsets, r.rows, r.assignments},
                 0});
-  }
-}
-
-TEST(ExpertPlan, DropsAssignmentsBeyondTheCapacity) {
-  for (const Routing& all : routings()) {
-    for (const std::int64_t capacity : {1, 7, 128, 129, 1000}) {
-      const Routing r(all.tokens, all.experts, all.per_token, all.chosen, capacity);
-      EXPECT_LE(r.used(), r.max_rows());
-      EXPECT_LE(r.max_rows(), all.max_rows());
-      check_case({cat("expert_plan ", r.tokens, " ", r.experts, " capacity ", capacity),
-                  [&](World& world) -> std::vector<Values> {
-                    const ExpertPlan args{.experts = world.in(DType::i32, {r.tokens, r.per_token}, r.chosen),
-                                          .offsets = world.out(DType::i32, {r.experts + 1}),
-                                          .rows = world.out(DType::i32, {r.tokens, r.per_token}),
-                                          .assignments = world.out(DType::i32, {r.max_rows()}),
-                                          .capacity = capacity};
-                    expert_plan(world.stream(), args);
-                    return {world.values(args.offsets), world.values(args.rows), world.values(args.assignments)};
-                  },
-                  {r.offsets, r.rows, r.assignments},
-                  0});
-    }
   }
 }
 

@@ -43,11 +43,9 @@ void expert_plan(const ExpertPlan& args) {
   for (std::int64_t a = 0; a < count; ++a) {
     if (expert[a] >= 0) ++next[static_cast<std::size_t>(expert[a])];
   }
-  const auto capacity = static_cast<std::int32_t>(args.capacity > 0 ? std::min(args.capacity, count) : count);
   offsets[0] = 0;
   for (std::int64_t e = 0; e < experts; ++e) {
     auto& rows_of_expert = next[static_cast<std::size_t>(e)];
-    rows_of_expert = std::min(rows_of_expert, capacity);
     offsets[e + 1] = offsets[e] + static_cast<std::int32_t>(round_up(rows_of_expert, kGroupRows));
     rows_of_expert = offsets[e];
   }
@@ -55,9 +53,7 @@ void expert_plan(const ExpertPlan& args) {
   for (std::int64_t a = 0; a < count; ++a) {
     rows[a] = kNoRow;
     if (expert[a] < 0) continue;
-    auto& row = next[static_cast<std::size_t>(expert[a])];
-    if (row - offsets[expert[a]] == capacity) continue;
-    rows[a] = row++;
+    rows[a] = next[static_cast<std::size_t>(expert[a])]++;
     assignments[rows[a]] = static_cast<std::int32_t>(a);
   }
 }

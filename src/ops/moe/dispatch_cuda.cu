@@ -17,7 +17,7 @@ struct Plan {
   std::int32_t* counts;  // [experts, chunks]: of a chunk; after the scan, the sum of the chunks before it
   std::int32_t* totals;  // [experts]
   std::int64_t count;    // of assignments
-  int experts, chunks, capacity;
+  int experts, chunks;
   CudaFault* fault;
 };
 
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(1024) offsets_kernel(Plan p) {
   __shared__ int shared[32];
   const int e = threadIdx.x;
   constexpr int kRows = static_cast<int>(kGroupRows);
-  const int rows = e < p.experts ? (min(p.totals[e], p.capacity) + kRows - 1) / kRows * kRows : 0;
+  const int rows = e < p.experts ? (p.totals[e] + kRows - 1) / kRows * kRows : 0;
   int total = 0;
   const int before = exclusive_scan(rows, shared, total);
   if (e < p.experts) p.offsets[e] = before;
@@ -117,12 +117,11 @@ __global__ void __launch_bounds__(32 * kPlanWarps) rows_kernel(Plan p) {
   const int chunk = static_cast<int>(blockIdx.x) * kPlanWarps + threadIdx.x / 32;
   if (chunk >= p.chunks) return;
   walk(p, chunk, seen_of_warp(p), [&](std::int64_t a, int e, int rank) {
-    const std::int32_t before = e < 0 ? 0 : p.counts[static_cast<std::int64_t>(e) * p.chunks + chunk] + rank;
-    if (e < 0 || before >= p.capacity) {
+    if (e < 0) {
       p.rows[a] = kNoRow;
       return;
     }
-    const std::int32_t row = p.offsets[e] + before;
+    const std::int32_t row = p.offsets[e] + p.counts[static_cast<std::int64_t>(e) * p.chunks + chunk] + rank;
     p.rows[a] = row;
     p.assignments[row] = static_cast<std::int32_t>(a);
   });
@@ -236,8 +235,6 @@ void expert_plan(const CudaNative& native, const ExpertPlan& args) {
          .count = args.experts.elements(),
          .experts = experts,
          .chunks = static_cast<int>(ceil_div(args.experts.elements(), kChunk)),
-         .capacity = static_cast<int>(args.capacity > 0 ? std::min(args.capacity, args.experts.elements())
-                                                        : args.experts.elements()),
          .fault = native.fault};
   Scratch scratch(native);
   p.counts = scratch.take<std::int32_t>(static_cast<std::int64_t>(p.chunks) * experts);

@@ -37,8 +37,8 @@ void router_top_k(Stream& stream, const RouterTopK& args) {
   if (!args.mask.empty()) expect(kOp, "mask", args.mask, {DType::i32}, {s.tokens});
   for (const TensorView& view : {args.logits, args.mask, args.weights}) expect_apart(kOp, args.experts, view);
   for (const TensorView& view : {args.logits, args.mask}) expect_apart(kOp, args.weights, view);
-  run(stream, {kOp, OpKind::elementwise}, {args.logits, args.mask}, {args.experts, args.weights}, per_logit(args.logits, 4),
-      args, HAWSER_BACKENDS(router_top_k));
+  run(stream, {kOp, OpKind::elementwise}, {args.logits, args.mask}, {args.experts, args.weights},
+      per_logit(args.logits, 4), args, HAWSER_BACKENDS(router_top_k));
 }
 
 std::int64_t router_statistics_workspace(std::int64_t tokens, std::int64_t experts) {
@@ -50,19 +50,16 @@ void router_statistics(Stream& stream, const RouterStatistics& args) {
   const RouterSizes s = check_router(kOp, args.logits, args.experts);
   expect(kOp, "statistics", args.statistics, {DType::f32}, {router_statistics_size(s.experts)});
   expect_workspace(kOp, args.workspace, router_statistics_workspace(s.tokens, s.experts));
-  if (!args.rows.empty()) expect(kOp, "rows", args.rows, {DType::i32}, {s.tokens, s.per_token});
-  for (const TensorView& view : {args.logits, args.experts, args.rows, args.workspace}) {
-    expect_apart(kOp, args.statistics, view);
-  }
-  for (const TensorView& view : {args.logits, args.experts, args.rows}) expect_apart(kOp, args.workspace, view);
-  run(stream, {kOp, OpKind::elementwise}, {args.logits, args.experts, args.rows}, {args.statistics, args.workspace},
+  for (const TensorView& view : {args.logits, args.experts, args.workspace}) expect_apart(kOp, args.statistics, view);
+  for (const TensorView& view : {args.logits, args.experts}) expect_apart(kOp, args.workspace, view);
+  run(stream, {kOp, OpKind::elementwise}, {args.logits, args.experts}, {args.statistics, args.workspace},
       per_logit(args.logits, 5), args, HAWSER_BACKENDS(router_statistics));
 }
 
 void router_loss(Stream& stream, const RouterLoss& args) {
   constexpr auto kOp = "router_loss";
   HAWSER_CHECK(args.statistics.rank() == 2 && args.statistics.size(1) >= router_statistics_size(1) &&
-                   args.statistics.size(1) % 2 == 1,
+                   args.statistics.size(1) % 2 == 0,
                kOp, ": statistics ", args.statistics.shape().text());
   const std::int64_t layers = args.statistics.size(0), experts = experts_of_statistics(args.statistics.size(1));
   HAWSER_CHECK(experts <= kMaxExperts, kOp, ": ", experts, " experts");

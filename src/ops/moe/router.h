@@ -13,7 +13,6 @@
 //   statistics[E + e]   sum over t of p[t,e]
 //   statistics[2 E]     sum over t of logsumexp(logits[t,:])^2
 //   statistics[2 E + 1] number of tokens
-//   statistics[2 E + 2] number of (t, k) of tokens with rows[t,k] = kNoRow: dropped (ops/moe/dispatch.h)
 // Summed in float32 or better, in an order that depends on T and E alone (CUDA: also on the number of SMs).
 //
 // `router_loss`: the auxiliary losses of L layers, from their statistics. n: the sum of the layers' numbers of tokens.
@@ -52,10 +51,10 @@ void router_top_k(Stream& stream, const RouterTopK& args);
 
 // Elements of `statistics` and of one layer's `factors`.
 constexpr std::int64_t router_statistics_size(std::int64_t experts) {
-  return 2 * experts + 3;
+  return 2 * experts + 2;
 }
 constexpr std::int64_t experts_of_statistics(std::int64_t size) {
-  return (size - 3) / 2;
+  return (size - 2) / 2;
 }
 constexpr std::int64_t router_factors_size(std::int64_t experts) {
   return experts + 1;
@@ -64,7 +63,6 @@ constexpr std::int64_t router_factors_size(std::int64_t experts) {
 struct RouterStatistics {
   TensorView logits;      // [T, E]
   TensorView experts;     // i32 [T, K]; the first of a row is negative: the row is no token
-  TensorView rows;        // i32 [T, K]: ExpertPlan::rows; empty: none is dropped
   TensorView statistics;  // [router_statistics_size(E)], written
   TensorView workspace;   // u8 [router_statistics_workspace(T, E)]
 };

@@ -68,22 +68,13 @@ Chosen choose(const RouterCase& c, const Values& logits) {
   return out;
 }
 
-// Every third assignment is dropped.
-Values rows_of(const Values& experts) {
-  Values rows;
-  for (std::size_t i = 0; i < experts.size(); ++i)
-    rows.push_back(experts[i] < 0 || i % 3 == 1 ? -1 : static_cast<double>(i));
-  return rows;
-}
-
-Values statistics_of(const RouterCase& c, const Values& logits, const Values& experts, bool drops) {
+Values statistics_of(const RouterCase& c, const Values& logits, const Values& experts) {
   Values out(static_cast<std::size_t>(router_statistics_size(c.experts)));
   const auto n = static_cast<std::size_t>(c.experts);
   for (std::int64_t t = 0; t < c.tokens; ++t) {
     const Values row = row_of(logits, t, c.experts), p = softmax(row), chosen = row_of(experts, t, c.per_token);
     if (chosen[0] < 0) continue;
     for (const double e : chosen) out[static_cast<std::size_t>(e)] += 1;
-    for (const double place : row_of(rows_of(experts), t, c.per_token)) out[2 * n + 2] += drops && place < 0 ? 1 : 0;
     for (std::size_t e = 0; e < n; ++e) out[n + e] += p[e];
     out[2 * n] += std::pow(logsumexp(row), 2);
     out[2 * n + 1] += 1;
@@ -134,23 +125,21 @@ TEST(Router, EqualLogitsGoToTheLowerIndex) {
 TEST(Router, StatisticsAreThoseOfTokens) {
   for (const RouterCase& c : kRouterCases) {
     const Values logits = c.logits(), experts = choose(c, logits).experts;
-    for (const bool drops : {false, true})
-      check_case({c.name("router_statistics"),
-                  [&](World& world) -> std::vector<Values> {
-                    RouterStatistics args{
-                        .logits = world.in(DType::f32, {c.tokens, c.experts}, logits),
-                        .experts = world.in(DType::i32, {c.tokens, c.per_token}, experts),
-                        .statistics = world.out(DType::f32, {router_statistics_size(c.experts)}),
-                        .workspace = world.workspace(router_statistics_workspace(c.tokens, c.experts))};
-                    if (drops) args.rows = world.in(DType::i32, {c.tokens, c.per_token}, rows_of(experts));
-                    router_statistics(world.stream(), args);
-                    return {world.values(args.statistics)};
-                  },
-                  {statistics_of(c, logits, experts, drops)}});
+    check_case({c.name("router_statistics"),
+                [&](World& world) -> std::vector<Values> {
+                  const RouterStatistics args{
+                      .logits = world.in(DType::f32, {c.tokens, c.experts}, logits),
+                      .experts = world.in(DType::i32, {c.tokens, c.per_token}, experts),
+                      .statistics = world.out(DType::f32, {router_statistics_size(c.experts)}),
+                      .workspace = world.workspace(router_statistics_workspace(c.tokens, c.experts))};
+                  router_statistics(world.stream(), args);
+                  return {world.values(args.statistics)};
+                },
+                {statistics_of(c, logits, experts)}});
   }
 }
 
-// loss and factors of statistics [layers, 2 experts + 3]
+// loss and factors of statistics [layers, 2 experts + 2]
 double loss_of(const Values& statistics, std::int64_t layers, std::int64_t experts, double balance_coefficient,
                double z_coefficient) {
   const std::int64_t size = router_statistics_size(experts);
@@ -168,7 +157,7 @@ TEST(Router, LossAndItsFactorsAreThoseOfAllLayers) {
   Values statistics;
   for (std::uint64_t l = 0; l < 3; ++l) {
     const Values logits = random_values(c.tokens * c.experts, 10 + l);
-    for (const double s : statistics_of(c, logits, choose(c, logits).experts, false))
+    for (const double s : statistics_of(c, logits, choose(c, logits).experts))
       statistics.push_back(rounded(s, DType::f32));
   }
   const double loss = loss_of(statistics, layers, c.experts, 0.3, 0.07);
@@ -270,7 +259,7 @@ TEST(Router, RejectsWrongArguments) {
   expect_rejected(
       [&] {
         router_statistics(world.stream(),
-                          {.logits = logits, .experts = experts, .statistics = world.out(DType::f32, {9})});
+                          {.logits = logits, .experts = experts, .statistics = world.out(DType::f32, {8})});
       },
       "workspace is missing");
   expect_rejected([&] { router_loss(world.stream(), {.statistics = weights}); }, "statistics [4, 2]");

@@ -75,7 +75,6 @@ void router_statistics(const RouterStatistics& args) {
   const std::int64_t size = router_statistics_size(experts);
   const std::int64_t blocks = router_statistics_workspace(tokens, experts) / (size * size_of(DType::f32));
   auto* const partials = reinterpret_cast<float*>(args.workspace.raw());
-  const auto* const rows = args.rows.empty() ? nullptr : args.rows.data<std::int32_t>();
   parallel_items(blocks, [&](std::int64_t block) {
     std::array<double, router_statistics_size(kMaxExperts)> sums{};
     double* const counts = sums.data();
@@ -84,9 +83,6 @@ void router_statistics(const RouterStatistics& args) {
       const std::int32_t* const chosen = args.experts.data<std::int32_t>() + t * per_token;
       if (chosen[0] < 0) continue;
       for (std::int64_t k = 0; k < per_token; ++k) counts[chosen[k]] += 1;
-      if (rows != nullptr)
-        counts[2 * experts + 2] +=
-            static_cast<double>(std::count(rows + t * per_token, rows + (t + 1) * per_token, -1));
       const Softmax p(args.logits.data<float>() + t * experts, experts);
       for (std::int64_t e = 0; e < experts; ++e) probabilities[e] += p[e];
       counts[2 * experts] += p.logsumexp * p.logsumexp;

@@ -119,22 +119,21 @@ __global__ void __launch_bounds__(32 * kWarps)
 // partial [blocks, stride]: the statistics of a block's rows. Counts are whole numbers, so their order does not matter.
 template <int V>
 __global__ void __launch_bounds__(32 * kWarps)
-    statistics_kernel(RouterSizes s, const float* logits, const std::int32_t* chosen, const std::int32_t* rows,
-                      float* partial, std::int64_t stride) {
+    statistics_kernel(RouterSizes s, const float* logits, const std::int32_t* chosen, float* partial,
+                      std::int64_t stride) {
   extern __shared__ float memory[];
   auto* const counts = reinterpret_cast<int*>(memory);  // [experts]
-  float* const sums = memory + s.experts;               // [warps, experts + 3]
+  float* const sums = memory + s.experts;               // [warps, experts + 2]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int e = threadIdx.x; e < s.experts; e += blockDim.x) counts[e] = 0;
   __syncthreads();
-  float p[V] = {}, squares = 0, tokens = 0, dropped = 0;
+  float p[V] = {}, squares = 0, tokens = 0;
   for (std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp; t < s.tokens;
        t += static_cast<std::int64_t>(gridDim.x) * kWarps) {
     const std::int32_t* const of_token = chosen + t * s.per_token;
     if (of_token[0] < 0) continue;
     for (int k = lane; k < s.per_token; k += 32) {
       if (of_token[k] >= 0 && of_token[k] < s.experts) atomicAdd(&counts[of_token[k]], 1);
-      if (rows != nullptr && rows[t * s.per_token + k] < 0) dropped += 1;
     }
     const Row<V> row(logits + t * s.experts, s.experts);
 #pragma unroll
@@ -143,8 +142,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     squares += z * z;
     tokens += 1;
   }
-  dropped = warp_sum(dropped);
-  float* const own = sums + warp * (s.experts + 3);
+  float* const own = sums + warp * (s.experts + 2);
 #pragma unroll
   for (int v = 0; v < V; ++v) {
     if (lane + 32 * v < s.experts) own[lane + 32 * v] = p[v];
@@ -152,14 +150,13 @@ __global__ void __launch_bounds__(32 * kWarps)
   if (lane == 0) {
     own[s.experts] = squares;
     own[s.experts + 1] = tokens;
-    own[s.experts + 2] = dropped;
   }
   __syncthreads();
   float* const out = partial + blockIdx.x * stride;
   for (int i = threadIdx.x; i < s.experts; i += blockDim.x) out[i] = static_cast<float>(counts[i]);
-  for (int i = threadIdx.x; i < s.experts + 3; i += blockDim.x) {
+  for (int i = threadIdx.x; i < s.experts + 2; i += blockDim.x) {
     float sum = 0;
-    for (int w = 0; w < kWarps; ++w) sum += sums[w * (s.experts + 3) + i];
+    for (int w = 0; w < kWarps; ++w) sum += sums[w * (s.experts + 2) + i];
     out[s.experts + i] = sum;
   }
 }
@@ -174,9 +171,9 @@ struct Loss {
 
 // One block. Each thread sums its statistics over the layers, in order.
 __global__ void __launch_bounds__(1024) loss_kernel(Loss a) {
-  extern __shared__ double sums[];  // [2 * experts + 3]
+  extern __shared__ double sums[];  // [2 * experts + 2]
   __shared__ double shared[32];
-  const int size = 2 * a.experts + 3;
+  const int size = 2 * a.experts + 2;
   for (int i = threadIdx.x; i < size; i += blockDim.x) {
     double sum = 0;
     for (int l = 0; l < a.layers; ++l)
@@ -184,13 +181,13 @@ __global__ void __launch_bounds__(1024) loss_kernel(Loss a) {
     sums[i] = sum;
   }
   __syncthreads();
-  const double n = sums[size - 2], inverse = n > 0 ? 1 / n : 0;
+  const double n = sums[size - 1], inverse = n > 0 ? 1 / n : 0;
   double balance = 0;
   for (int e = threadIdx.x; e < a.experts; e += blockDim.x)
     balance += sums[e] * inverse * sums[a.experts + e] * inverse;
   balance = block_sum(balance, shared) * a.experts;
   if (threadIdx.x == 0) {
-    const double value = a.share * (a.balance * balance + a.z * sums[size - 3] * inverse);
+    const double value = a.share * (a.balance * balance + a.z * sums[size - 2] * inverse);
     *a.loss = static_cast<float>(value + (a.accumulate ? static_cast<double>(*a.loss) : 0.0));
   }
   if (a.factors == nullptr) return;
@@ -292,13 +289,12 @@ void router_statistics(const CudaNative& native, const RouterStatistics& args) {
   const int blocks =
       static_cast<int>(std::clamp<std::int64_t>(ceil_div(s.tokens, 32 * kWarps), 1, std::min(native.sm_count, 256)));
   auto* const partial = Scratch(native).take<float>(blocks * stride);
-  const auto shared = static_cast<int>(sizeof(float)) * (s.experts + kWarps * (s.experts + 3));
+  const auto shared = static_cast<int>(sizeof(float)) * (s.experts + kWarps * (s.experts + 2));
   dispatch_experts(s.experts, [&](auto v) {
     const auto kernel = statistics_kernel<decltype(v)::value>;
     HAWSER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
     kernel<<<blocks, 32 * kWarps, static_cast<std::size_t>(shared), stream_of(native)>>>(
-        s, args.logits.data<float>(), args.experts.data<std::int32_t>(),
-        args.rows.empty() ? nullptr : args.rows.data<std::int32_t>(), partial, stride);
+        s, args.logits.data<float>(), args.experts.data<std::int32_t>(), partial, stride);
   });
   sum_partials(native, partial, blocks, stride, args.statistics, false, size);
 }

@@ -36,7 +36,7 @@ void expect_routing(const models::Model& model, const Outcome& mesh, const Outco
       chosen += one.statistics[s];
     }
     at += static_cast<std::size_t>(ops::router_statistics_size(block.moe->experts));
-    EXPECT_EQ(chosen, static_cast<double>(block.moe->top_k) * one.statistics[at - 2]);
+    EXPECT_EQ(chosen, static_cast<double>(block.moe->top_k) * one.statistics[at - 1]);
     EXPECT_EQ(mesh.statistics[at - 1], one.statistics[at - 1]);
   }
   EXPECT_EQ(at, one.statistics.size());
