@@ -1,6 +1,8 @@
 // `Domain`: which ranks have the same elements of a parameter. Decides over which ranks its flat buffer is sharded.
 #pragma once
 
+#include <iterator>
+
 namespace hawser {
 
 enum class Domain {
@@ -13,5 +15,11 @@ enum class Domain {
               // than tensor-parallel ranks
 };
 constexpr int kDomains = 4;
+
+constexpr const char* to_string(Domain domain) {
+  constexpr const char* kNames[] = {"sliced", "replicated", "expert", "kv_copies"};
+  static_assert(std::size(kNames) == kDomains);
+  return kNames[static_cast<std::size_t>(domain)];
+}
 
 }  // namespace hawser

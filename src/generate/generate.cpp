@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <memory>
 
 #include "base/clock.h"
@@ -9,15 +10,9 @@
 namespace hawser::generate {
 
 const char* to_string(Answer::End end) {
-  switch (end) {
-    case Answer::End::length:
-      return "length";
-    case Answer::End::token:
-      return "end token";
-    case Answer::End::text:
-      return "stop text";
-  }
-  return "?";
+  constexpr const char* kNames[] = {"length", "end token", "stop text"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(Answer::End::text) + 1);
+  return kNames[static_cast<std::size_t>(end)];
 }
 
 // A sequence in a slot.

@@ -9,24 +9,6 @@
 
 namespace hawser::nn {
 
-namespace {
-
-const char* to_string(Domain domain) {
-  switch (domain) {
-    case Domain::sliced:
-      return "sliced";
-    case Domain::replicated:
-      return "replicated";
-    case Domain::expert:
-      return "expert";
-    case Domain::kv_copies:
-      return "kv_copies";
-  }
-  return "?";
-}
-
-}  // namespace
-
 Flat::Flat(std::string name, FlatSpec spec, std::vector<Param> params)
     : name_(std::move(name)), spec_(spec), params_(std::move(params)) {
   HAWSER_CHECK(spec.grain > 0 && spec.grain % kAlignmentElements == 0, name_, ": a grain of ", spec.grain);

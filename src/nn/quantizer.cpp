@@ -1,5 +1,7 @@
 #include "nn/quantizer.h"
 
+#include <iterator>
+
 #include "nn/layer.h"
 
 namespace hawser::nn {
@@ -16,14 +18,23 @@ Scaled Quantizer::quantize_weight(LayerContext&, const Scaled& weight, bool) con
   return weight;
 }
 
+namespace {
+
+// Names in checkpoints: not to be changed.
+constexpr const char* kOperandNames[] = {"x", "dy"};
+static_assert(std::size(kOperandNames) == static_cast<std::size_t>(Operand::dy) + 1);
+constexpr const char* kSiteNames[] = {"qkv_projection", "output_projection",      "up_projection", "down_projection",
+                                      "logits",         "attention_probabilities"};
+static_assert(std::size(kSiteNames) == static_cast<std::size_t>(Site::attention_probabilities) + 1);
+
+}  // namespace
+
 const char* to_string(Operand operand) {
-  switch (operand) {
-    case Operand::x:
-      return "x";
-    case Operand::dy:
-      return "dy";
-  }
-  return "?";
+  return kOperandNames[static_cast<std::size_t>(operand)];
+}
+
+const char* to_string(Site site) {
+  return kSiteNames[static_cast<std::size_t>(site)];
 }
 
 const char* to_string(Refusal refusal) {
@@ -32,24 +43,6 @@ const char* to_string(Refusal refusal) {
       return "none";
     case Refusal::expert_rows:
       return "more rows for a rank's experts than their bound";
-  }
-  return "?";
-}
-
-const char* to_string(Site site) {
-  switch (site) {
-    case Site::qkv_projection:
-      return "qkv_projection";
-    case Site::output_projection:
-      return "output_projection";
-    case Site::up_projection:
-      return "up_projection";
-    case Site::down_projection:
-      return "down_projection";
-    case Site::logits:
-      return "logits";
-    case Site::attention_probabilities:
-      return "attention_probabilities";
   }
   return "?";
 }

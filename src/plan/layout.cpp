@@ -437,11 +437,6 @@ void check_experts(const Layout& layout, const models::Model& model) {
   }
 }
 
-const char* text_of(Domain domain) {
-  constexpr const char* kTexts[kDomains] = {"sliced", "replicated", "expert", "kv_copies"};
-  return kTexts[static_cast<int>(domain)];
-}
-
 // How many different slices of a parameter the tensor ranks have.
 int slices_of(Domain domain, const comm::MeshSizes& mesh) {
   if (domain == Domain::sliced) return mesh.tensor;
@@ -459,7 +454,7 @@ void check_domains(const Layout& layout, const models::Model& model) {
     const bool sliced = slices_of(spec.domain, mesh) > 1;
     for (const nn::Param& param : flat.params()) {
       const auto text = [&] {
-        return cat(param.name, ", Domain::", text_of(spec.domain), ", on ", mesh.tensor, " tensor ranks (kv_copies ",
+        return cat(param.name, ", Domain::", to_string(spec.domain), ", on ", mesh.tensor, " tensor ranks (kv_copies ",
                    mesh.kv_copies, ") and ", mesh.expert, " expert ranks: ");
       };
       const bool experts = param.matrices > 0;

@@ -1,131 +1,71 @@
 #include "program/program.h"
 
+#include <iterator>
 #include <sstream>
 
 #include "base/error.h"
 
 namespace hawser::program {
 
+namespace {
+
+constexpr const char* kOps[] = {"begin_step",
+                                "load_batch",
+                                "load_weights",
+                                "gather",
+                                "embed",
+                                "forward",
+                                "auxiliary_loss",
+                                "loss",
+                                "logits",
+                                "loss_gradient",
+                                "recompute",
+                                "backward",
+                                "backward_weight",
+                                "embed_backward",
+                                "send",
+                                "receive",
+                                "offload",
+                                "load",
+                                "reduce",
+                                "reduce_replicas",
+                                "reduce_tied",
+                                "divide_copies",
+                                "grad_norm_partial",
+                                "gradient_norm",
+                                "parameter_norms",
+                                "update",
+                                "optimizer_sum",
+                                "optimizer_gather",
+                                "optimizer_scatter",
+                                "state_in",
+                                "state_out",
+                                "gradient_out",
+                                "scalars_out",
+                                "weights_in",
+                                "scale_update",
+                                "quantize_weights",
+                                "gather_updated",
+                                "end_step"};
+static_assert(std::size(kOps) == static_cast<std::size_t>(Op::end_step) + 1);
+constexpr const char* kStreams[] = {"compute", "exchange",  "gather",   "reduce",  "send",
+                                    "receive", "auxiliary", "copy_out", "copy_in", "host"};
+static_assert(std::size(kStreams) == static_cast<std::size_t>(StreamId::count));
+constexpr const char* kForms[] = {"rows", "transposed", "both"};
+static_assert(std::size(kForms) == static_cast<std::size_t>(WeightForm::both) + 1);
+
+}  // namespace
+
 const char* to_string(Op op) {
-  switch (op) {
-    case Op::begin_step:
-      return "begin_step";
-    case Op::load_batch:
-      return "load_batch";
-    case Op::load_weights:
-      return "load_weights";
-    case Op::gather:
-      return "gather";
-    case Op::embed:
-      return "embed";
-    case Op::forward:
-      return "forward";
-    case Op::auxiliary_loss:
-      return "auxiliary_loss";
-    case Op::loss:
-      return "loss";
-    case Op::logits:
-      return "logits";
-    case Op::loss_gradient:
-      return "loss_gradient";
-    case Op::recompute:
-      return "recompute";
-    case Op::backward:
-      return "backward";
-    case Op::backward_weight:
-      return "backward_weight";
-    case Op::embed_backward:
-      return "embed_backward";
-    case Op::reduce:
-      return "reduce";
-    case Op::send:
-      return "send";
-    case Op::receive:
-      return "receive";
-    case Op::offload:
-      return "offload";
-    case Op::load:
-      return "load";
-    case Op::reduce_replicas:
-      return "reduce_replicas";
-    case Op::reduce_tied:
-      return "reduce_tied";
-    case Op::divide_copies:
-      return "divide_copies";
-    case Op::grad_norm_partial:
-      return "grad_norm_partial";
-    case Op::gradient_norm:
-      return "gradient_norm";
-    case Op::parameter_norms:
-      return "parameter_norms";
-    case Op::scale_update:
-      return "scale_update";
-    case Op::quantize_weights:
-      return "quantize_weights";
-    case Op::gather_updated:
-      return "gather_updated";
-    case Op::update:
-      return "update";
-    case Op::optimizer_sum:
-      return "optimizer_sum";
-    case Op::optimizer_gather:
-      return "optimizer_gather";
-    case Op::optimizer_scatter:
-      return "optimizer_scatter";
-    case Op::state_in:
-      return "state_in";
-    case Op::state_out:
-      return "state_out";
-    case Op::gradient_out:
-      return "gradient_out";
-    case Op::scalars_out:
-      return "scalars_out";
-    case Op::weights_in:
-      return "weights_in";
-    case Op::end_step:
-      return "end_step";
-  }
-  return "?";
+  return kOps[static_cast<std::size_t>(op)];
 }
 
 const char* to_string(StreamId stream) {
-  switch (stream) {
-    case StreamId::compute:
-      return "compute";
-    case StreamId::exchange:
-      return "exchange";
-    case StreamId::gather:
-      return "gather";
-    case StreamId::reduce:
-      return "reduce";
-    case StreamId::send:
-      return "send";
-    case StreamId::receive:
-      return "receive";
-    case StreamId::auxiliary:
-      return "auxiliary";
-    case StreamId::copy_out:
-      return "copy_out";
-    case StreamId::copy_in:
-      return "copy_in";
-    case StreamId::host:
-      return "host";
-    case StreamId::count:
-      break;
-  }
-  return "?";
+  return kStreams[static_cast<std::size_t>(stream)];
 }
 
 const char* to_string(WeightForm form) {
-  switch (form) {
-    case WeightForm::rows:
-      return "rows";
-    case WeightForm::transposed:
-      return "transposed";
-    case WeightForm::both:
-      return "both";
-  }
-  return "?";
+  return kForms[static_cast<std::size_t>(form)];
 }
 
 int Program::add(Instruction instruction) {

@@ -1,45 +1,31 @@
 #include "step/buffers.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace hawser::step {
 
 namespace {
 
+constexpr const char* kRoles[] = {"batch",
+                                  "gathered weights",
+                                  "loaded weight shards",
+                                  "activations",
+                                  "saved activations",
+                                  "gradients, unsharded",
+                                  "gradients, sharded",
+                                  "auxiliary loss",
+                                  "offloaded activations",
+                                  "staged optimizer state",
+                                  "optimizer's exchanges",
+                                  "gradients on the host",
+                                  "updated weights on the host",
+                                  "scalars on the host",
+                                  "workspace"};
+static_assert(std::size(kRoles) == static_cast<std::size_t>(Role::temp) + 1);
+
 const char* name_of(Role role) {
-  switch (role) {
-    case Role::batch:
-      return "batch";
-    case Role::weights:
-      return "gathered weights";
-    case Role::weight_shard:
-      return "loaded weight shards";
-    case Role::activation:
-      return "activations";
-    case Role::saved:
-      return "saved activations";
-    case Role::unsharded_gradient:
-      return "gradients, unsharded";
-    case Role::shard_gradient:
-      return "gradients, sharded";
-    case Role::auxiliary:
-      return "auxiliary loss";
-    case Role::offloaded:
-      return "offloaded activations";
-    case Role::staged_state:
-      return "staged optimizer state";
-    case Role::update:
-      return "optimizer's exchanges";
-    case Role::host_gradient:
-      return "gradients on the host";
-    case Role::host_weights:
-      return "updated weights on the host";
-    case Role::host_scalars:
-      return "scalars on the host";
-    case Role::temp:
-      return "workspace";
-  }
-  return "?";
+  return kRoles[static_cast<std::size_t>(role)];
 }
 
 bool in_host_memory(Role role) {
