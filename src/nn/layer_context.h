@@ -96,6 +96,8 @@ class LayerContext {
   // A dense buffer of the arena with undefined contents. The layer may use it in all ops that it enqueues in this
   // instruction, and not in a later instruction: the planner reuses its bytes after the last of these ops.
   virtual TensorView temp(DType dtype, const Shape& shape) = 0;
+  // A temp of an op. It is empty if the op needs no bytes.
+  TensorView workspace(std::int64_t bytes) { return bytes > 0 ? temp(DType::u8, {bytes}) : TensorView(); }
   virtual Stream& compute() = 0;
   virtual Stream& exchange() = 0;  // communication inside layers
   virtual const BatchViews& batch() const = 0;

@@ -304,7 +304,8 @@ void Executor::Impl::auxiliary_loss(const Instruction& instruction) {
     for (const TensorView& rows : views.other_stages) ops::fill(context.compute(), {.y = rows});
     // Over the ranks with different rows, or with different layers. Layers use tensor() on other streams at this time.
     comm::Group& ranks = setup_.bounds.row_parts > 1 ? setup_.mesh->world() : setup_.mesh->loss();
-    all_reduce_small(instruction, ranks, statistics.reshape({statistics.elements()}), instruction.micro_batch);
+    all_reduce(instruction, ranks, statistics.reshape({statistics.elements()}), comm::Reduction::sum,
+               instruction.micro_batch);
     if (views.accumulate) {
       ops::add(context.compute(), {.a = sum, .b = statistics, .y = sum});
     } else {

@@ -32,25 +32,16 @@ void Executor::Impl::reduce(const Instruction& instruction) {
   const TensorView shard = gradient_shard(instruction.flat);
   const std::int64_t bytes = comm::reduce_scatter_workspace(shard.elements(), reduce_dtype(instruction.flat),
                                                             group.size(), stream(instruction.stream).target());
-  const TensorView workspace = bytes > 0 ? temp(instruction, DType::u8, {bytes}) : TensorView();
   group.reduce_scatter(stream(instruction.stream), flat_gradient(instruction.flat, instruction.micro_batch), shard,
-                       bound(instruction).accumulate, workspace);
+                       bound(instruction).accumulate, workspace(instruction, bytes));
 }
 
 void Executor::Impl::reduce_replicas(const Instruction& instruction) {
-  all_reduce_gradient(instruction, setup_.mesh->replicate());
+  all_reduce(instruction, setup_.mesh->replicate(), gradient_shard(instruction.flat));
 }
 
 void Executor::Impl::reduce_tied(const Instruction& instruction) {
-  all_reduce_gradient(instruction, setup_.mesh->tied(instruction.tied));
-}
-
-void Executor::Impl::all_reduce_gradient(const Instruction& instruction, comm::Group& group) {
-  const TensorView shard = gradient_shard(instruction.flat);
-  const std::int64_t bytes =
-      comm::all_reduce_workspace(shard.elements(), DType::f32, group.size(), stream(instruction.stream).target());
-  const TensorView workspace = bytes > 0 ? temp(instruction, DType::u8, {bytes}) : TensorView();
-  group.all_reduce(stream(instruction.stream), shard, comm::Reduction::sum, workspace);
+  all_reduce(instruction, setup_.mesh->tied(instruction.tied), gradient_shard(instruction.flat));
 }
 
 void Executor::Impl::divide_copies(const Instruction& instruction) {
@@ -69,7 +60,7 @@ void Executor::Impl::gradient_norm(const Instruction& instruction) {
   const RecordView<OptimizerProgress>& progress = state.progress();
   const TensorView sum = state.result().field(&StepResult::sum_squares);
   const TensorView norm = state.result().field(&StepResult::gradient_norm);
-  all_reduce_small(instruction, setup_.mesh->model(), sum);
+  all_reduce(instruction, setup_.mesh->model(), sum);
   ops::clip_coefficient(compute, {.sum_squares = sum,
                                   .loss_scale = progress.field(&OptimizerProgress::loss_scale),
                                   .max_norm = setup_.gradient_clip.value_or(0),
@@ -105,10 +96,9 @@ void Executor::Impl::refuse(const Instruction& instruction) {
   const ModelState& state = *setup_.state;
   Stream& compute = stream(instruction.stream);
   const TensorView refusal = state.result().field(&StepResult::refusal);
-  const auto workspace = [&](std::int64_t bytes) { return temp(instruction, DType::u8, {bytes}); };
   if (may) {
-    all_reduce_max(setup_.mesh->loss(), refusal, compute, workspace);
-    all_reduce_max(setup_.mesh->tensor(), refusal, compute, workspace);
+    all_reduce(instruction, setup_.mesh->loss(), refusal, comm::Reduction::max);
+    all_reduce(instruction, setup_.mesh->tensor(), refusal, comm::Reduction::max);
   }
   ops::RefuseStep args{.refusal = refusal, .skip = state.skip(), .value = static_cast<std::int32_t>(Skip::refused)};
   if (again) {
@@ -119,13 +109,15 @@ void Executor::Impl::refuse(const Instruction& instruction) {
   ops::refuse_step(compute, args);
 }
 
-void Executor::Impl::all_reduce_small(const Instruction& instruction, comm::Group& group, const TensorView& data,
-                                      std::int64_t label) {
-  if (group.size() == 1) return;
-  const std::int64_t bytes =
-      comm::all_reduce_workspace(data.elements(), data.dtype(), group.size(), stream(instruction.stream).target());
-  group.all_reduce(stream(instruction.stream), data, comm::Reduction::sum,
-                   bytes > 0 ? temp(instruction, DType::u8, {bytes}) : TensorView(), label);
+TensorView Executor::Impl::workspace(const Instruction& instruction, std::int64_t bytes) {
+  return bytes > 0 ? temp(instruction, DType::u8, {bytes}) : TensorView();
+}
+
+void Executor::Impl::all_reduce(const Instruction& instruction, comm::Group& group, const TensorView& data,
+                                comm::Reduction reduction, std::int64_t label) {
+  step::all_reduce(
+      group, data, reduction, stream(instruction.stream),
+      [&](std::int64_t bytes) { return workspace(instruction, bytes); }, label);
 }
 
 }  // namespace hawser::step

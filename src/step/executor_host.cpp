@@ -189,7 +189,7 @@ void Executor::Impl::parameter_norms(const Instruction& instruction, StepOutput&
   }
   for (const Run& run : runs) {
     if (run.end == run.first) continue;
-    all_reduce_small(instruction, setup_.mesh->model(run.domain), norms.rows(run.first, run.end - run.first));
+    all_reduce(instruction, setup_.mesh->model(run.domain), norms.rows(run.first, run.end - run.first));
   }
   output.parameter_norms = std::make_shared<std::vector<float>>(indices.size());
   const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_parameter_norms", norms));
@@ -219,7 +219,7 @@ void Executor::Impl::end_step(const Instruction& instruction, StepOutput& output
     total = temp(instruction, DType::f32, {2});
     ops::copy(compute, {.x = result.field(&StepResult::loss_sum), .y = total});
     const bool of_parts = setup_.bounds.row_parts > 1 && setup_.model->head().loss_of_residual_rows();
-    all_reduce_small(instruction, of_parts ? setup_.mesh->world() : setup_.mesh->loss(), total);
+    all_reduce(instruction, of_parts ? setup_.mesh->world() : setup_.mesh->loss(), total);
   }
   const auto* from = reinterpret_cast<const StepResult*>(link_.download(compute, "read_result", result.all()));
   const std::byte* const sum = total.empty() ? nullptr : link_.download(compute, "read_loss", total);

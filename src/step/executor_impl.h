@@ -79,9 +79,9 @@ class Executor::Impl {
   void grad_norm_partial(const program::Instruction& instruction);
   void gradient_norm(const program::Instruction& instruction);
   void refuse(const program::Instruction& instruction);
-  void all_reduce_gradient(const program::Instruction& instruction, comm::Group& group);
-  void all_reduce_small(const program::Instruction& instruction, comm::Group& group, const TensorView& data,
-                        std::int64_t label = 0);
+  TensorView workspace(const program::Instruction& instruction, std::int64_t bytes);  // a temp; empty for 0
+  void all_reduce(const program::Instruction& instruction, comm::Group& group, const TensorView& data,
+                  comm::Reduction reduction = comm::Reduction::sum, std::int64_t label = 0);
   BufferKey gradient_key(int flat, int micro_batch) const;
   DType reduce_dtype(int flat) const;
   TensorView flat_gradient(int flat, int micro_batch);

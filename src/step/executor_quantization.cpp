@@ -35,12 +35,11 @@ void Executor::Impl::judge(const Instruction& instruction) {
   const ModelState& state = *setup_.state;
   if (state.sites().amax.empty() || setup_.verification == Verification::reference) return;
   Stream& compute = stream(instruction.stream);
-  const auto workspace = [&](std::int64_t bytes) { return temp(instruction, DType::u8, {bytes}); };
   // The layers of the step are enqueued.
   const std::vector<float> elements(site_elements_.begin(), site_elements_.end());
   link_.upload(compute, "write_site_elements", state.sites().elements, elements.data(), state.sites().elements.bytes());
-  all_reduce_max(setup_.mesh->loss(), state.sites().records, compute, workspace);
-  all_reduce_max(setup_.mesh->tensor(), state.sites().records, compute, workspace);
+  all_reduce(instruction, setup_.mesh->loss(), state.sites().records, comm::Reduction::max);
+  all_reduce(instruction, setup_.mesh->tensor(), state.sites().records, comm::Reduction::max);
   if (setup_.calibrates) return;
   const RecordView<OptimizerProgress>& progress = state.progress();
   state.options().quantizer->judge(compute, {.amax = state.sites().amax,
@@ -73,8 +72,7 @@ void Executor::Impl::scale_update(const Instruction& instruction) {
                   .skip = state.skip(),
                   .refreshes = static_cast<std::int32_t>(setup_.calibrates ? Skip::no_target : Skip::saturated)});
   }
-  scale_weights(state, *setup_.mesh, compute,
-                [&](std::int64_t bytes) { return temp(instruction, DType::u8, {bytes}); });
+  scale_weights(state, *setup_.mesh, compute, [&](std::int64_t bytes) { return workspace(instruction, bytes); });
 }
 
 void Executor::Impl::quantize_weights(const Instruction& instruction) {

@@ -95,15 +95,14 @@ void Executor::Impl::exchange_update(const Instruction& instruction) {
     // Of tensors: of those that tensor ranks slice the ranks of one copy of the model have parts, of experts those with
     // the same ones.
     const Domain over = domain == Domain::expert ? Domain::expert : Domain::replicated;
-    all_reduce_small(instruction, setup_.mesh->shard(over), views.sums);
+    all_reduce(instruction, setup_.mesh->shard(over), views.sums);
   } else if (instruction.op == Op::optimizer_gather) {
     setup_.mesh->shard_gather(domain).all_gather(on, views.shard, views.flat);
   } else {
     comm::Group& group = setup_.mesh->shard_reduce(domain);
     const std::int64_t bytes =
         comm::reduce_scatter_workspace(views.shard.elements(), views.shard.dtype(), group.size(), on.target());
-    group.reduce_scatter(on, views.flat, views.shard, /*accumulate=*/false,
-                         bytes > 0 ? temp(instruction, DType::u8, {bytes}) : TensorView());
+    group.reduce_scatter(on, views.flat, views.shard, /*accumulate=*/false, workspace(instruction, bytes));
   }
 }
 

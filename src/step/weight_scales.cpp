@@ -2,16 +2,17 @@
 
 namespace hawser::step {
 
-void all_reduce_max(comm::Group& group, const TensorView& data, Stream& stream, const Workspace& workspace) {
+void all_reduce(comm::Group& group, const TensorView& data, comm::Reduction reduction, Stream& stream,
+                const Workspace& workspace, std::int64_t label) {
   if (group.size() == 1) return;
   const std::int64_t bytes = comm::all_reduce_workspace(data.elements(), data.dtype(), group.size(), stream.target());
-  group.all_reduce(stream, data, comm::Reduction::max, bytes > 0 ? workspace(bytes) : TensorView());
+  group.all_reduce(stream, data, reduction, bytes > 0 ? workspace(bytes) : TensorView(), label);
 }
 
 void scale_weights(const ModelState& state, comm::Mesh& mesh, Stream& stream, const Workspace& workspace) {
   for (const AmaxGroup& group : state.amax_groups()) {
-    all_reduce_max(mesh.shard(group.domain), group.amax, stream, workspace);
-    if (group.tensor_ranks) all_reduce_max(mesh.tensor(), group.amax, stream, workspace);
+    all_reduce(mesh.shard(group.domain), group.amax, comm::Reduction::max, stream, workspace);
+    if (group.tensor_ranks) all_reduce(mesh.tensor(), group.amax, comm::Reduction::max, stream, workspace);
   }
   for (int f = 0; f < state.flats(); ++f) {
     if (state.flat(f).quantized_after_updates()) state.weight_scales(f, stream);
@@ -26,9 +27,9 @@ void quantize_loaded(const ModelState& state, const models::Model& model, comm::
   const Domain domain = model.flat(flat).spec().domain;
   const TensorView& amax = state.flat(flat).amax;
   state.measure(flat, values, stream);
-  all_reduce_max(mesh.shard(domain), amax, stream, workspace);
+  all_reduce(mesh.shard(domain), amax, comm::Reduction::max, stream, workspace);
   if (domain == Domain::sliced || domain == Domain::kv_copies) {
-    all_reduce_max(mesh.tensor(), amax, stream, workspace);
+    all_reduce(mesh.tensor(), amax, comm::Reduction::max, stream, workspace);
   }
   state.weight_scales(flat, stream);
   state.refresh_compute(flat, values, compute, stream);

@@ -1,5 +1,5 @@
 // `scale_weights`: the scales of quantized weights from their maxima (nn/quantizer.h). `quantize_loaded`: the frozen
-// weights of a flat in FP8 or NF4. Both are collective.
+// weights of a flat in FP8 or NF4. Both are collective. `all_reduce`: the reduction that they and the executor enqueue.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,9 @@ namespace hawser::step {
 // A buffer of u8 [bytes] that the stream may use until it has completed the call.
 using Workspace = std::function<TensorView(std::int64_t bytes)>;
 
-// Enqueues the MAX of a float32 view over a group; does nothing for a group of one.
-void all_reduce_max(comm::Group& group, const TensorView& data, Stream& stream, const Workspace& workspace);
+// Enqueues the all-reduction of a view over a group; does nothing for a group of one.
+void all_reduce(comm::Group& group, const TensorView& data, comm::Reduction reduction, Stream& stream,
+                const Workspace& workspace, std::int64_t label = 0);
 
 // Enqueues, for all quantized flats, whose shards ModelState::measure has measured: the MAX of the amaxes over the
 // ranks that have other parts of the same parameters, and the scales. Does not quantize the weights.

@@ -26,8 +26,7 @@ ops::AttentionCall& shared(ops::AttentionBackward& backward) {
 template <class Call>
 TensorView workspace_of(LayerContext& ctx, Call call, const AttentionPart& part) {
   if (!part.largest.empty()) shared(call).blocks = part.largest;
-  const std::int64_t bytes = ops::attention_workspace(call, ctx.compute().target(), ctx.threads());
-  return bytes > 0 ? ctx.temp(DType::u8, {bytes}) : TensorView();
+  return ctx.workspace(ops::attention_workspace(call, ctx.compute().target(), ctx.threads()));
 }
 
 }  // namespace

@@ -194,8 +194,7 @@ TensorView HeadLayer::normed(LayerContext& ctx, const TensorView& x, const Tenso
 namespace {
 
 void cross_entropy(LayerContext& ctx, ops::LinearCrossEntropy call) {
-  const std::int64_t bytes = ops::linear_cross_entropy_workspace(call, ctx.compute().target());
-  if (bytes > 0) call.workspace = ctx.temp(DType::u8, {bytes});
+  call.workspace = ctx.workspace(ops::linear_cross_entropy_workspace(call, ctx.compute().target()));
   ops::linear_cross_entropy(ctx.compute(), call);
 }
 

@@ -12,8 +12,7 @@ namespace {
 
 template <class Args, class Op>
 void grouped(LayerContext& ctx, Args args, Op op) {
-  const std::int64_t bytes = ops::grouped_gemm_workspace(args, ctx.compute().target());
-  if (bytes > 0) args.workspace = ctx.temp(DType::u8, {bytes});
+  args.workspace = ctx.workspace(ops::grouped_gemm_workspace(args, ctx.compute().target()));
   op(ctx.compute(), args);
 }
 

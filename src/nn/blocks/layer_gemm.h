@@ -31,8 +31,7 @@ inline void layer_gemm(LayerContext& ctx, ops::Gemm gemm) {
     gemm.c = ctx.temp(DType::f32, c.shape());
     gemm.accumulate = false;
   }
-  const std::int64_t bytes = ops::gemm_workspace(gemm, ctx.compute().target());
-  if (bytes > 0) gemm.workspace = ctx.temp(DType::u8, {bytes});
+  gemm.workspace = ctx.workspace(ops::gemm_workspace(gemm, ctx.compute().target()));
   ops::gemm(ctx.compute(), gemm);
   if (adds) {
     ops::add(ctx.compute(), {.a = gemm.c, .b = c, .y = c});

@@ -225,7 +225,7 @@ MoeLayer::Routing MoeLayer::route(LayerContext& ctx, const TensorView& normed, c
     ops::router_statistics(ctx.compute(), {.logits = r.logits,
                                            .experts = r.exchange.experts,
                                            .statistics = statistics,
-                                           .workspace = ctx.temp(DType::u8, {bytes})});
+                                           .workspace = ctx.workspace(bytes)});
   }
   return r;
 }

@@ -71,7 +71,7 @@ void Norm::backward(LayerContext& ctx, const TensorView& x, const TensorView& st
                                          .dx = dx,
                                          .dweight = dweight.view,
                                          .accumulate_weight = dweight.accumulate,
-                                         .workspace = bytes > 0 ? ctx.temp(DType::u8, {bytes}) : TensorView(),
+                                         .workspace = ctx.workspace(bytes),
                                          .unit_offset = config_.unit_offset});
 }
 

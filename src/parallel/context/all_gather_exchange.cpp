@@ -108,8 +108,7 @@ class GatherCall : public nn::AttentionExchange::Call {
     g.reduced = ctx_.temp(DType::f32, {2 * rows_, width});
     const std::int64_t bytes =
         comm::reduce_scatter_workspace(g.reduced.elements(), reduce_dtype_, group_.size(), ctx_.exchange().target());
-    group_.reduce_scatter(ctx_.exchange(), send, g.reduced, false,
-                          bytes > 0 ? ctx_.temp(DType::u8, {bytes}) : TensorView());
+    group_.reduce_scatter(ctx_.exchange(), send, g.reduced, false, ctx_.workspace(bytes));
   }
 
   void finish_keys() override {
