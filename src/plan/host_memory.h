@@ -3,8 +3,9 @@
 //
 //   bytes of a machine = sum over its ranks of (pinned bytes + TargetHost::process)
 //
-// Ranks are on machines in blocks of consecutive ranks. A snapshot (plan/host_snapshot.h) is not counted: without
-// memory for it, steps wait for saves.
+// Ranks are on machines in blocks of consecutive ranks. A checkpoint's snapshot (train/snapshot.h), a second copy of a
+// rank's share of parameters and optimizer state (Costs::saved_bytes), is not counted: without memory for it, steps
+// wait for saves.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "comm/mesh_sizes.h"
+#include "config/recipe.h"
 #include "plan/target.h"
 
 namespace hawser::plan {
@@ -40,5 +42,13 @@ Machine planning_machine(const Target& target, int world);
 // so does the other, with as many ranks on each. If it has one, that has as many ranks of the other run as a machine of
 // the target, and at least those that it had.
 Machine machine_of_run(Machine machine, const Target& target, int of, int world);
+
+// Whether a run of the recipe saves while steps continue, and so needs a snapshot.
+bool saves_asynchronously(const Recipe& recipe);
+
+// Memory available to a rank's snapshot: on the CPU, capacity minus the plan's needs; with a GPU, the rank's share of
+// 90% of the host memory that is free now.
+std::int64_t snapshot_memory_cpu(std::int64_t capacity, std::int64_t needed);
+std::int64_t snapshot_memory_host(int ranks_here);
 
 }  // namespace hawser::plan

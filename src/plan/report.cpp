@@ -10,7 +10,7 @@
 #include "base/units.h"
 #include "config/config.h"
 #include "models/linear_names.h"
-#include "plan/host_snapshot.h"
+#include "plan/host_memory.h"
 #include "plan/run_cost.h"
 #include "tensor/dtype_dispatch.h"
 

@@ -8,7 +8,7 @@
 #include "base/paths.h"
 #include "config/config.h"
 #include "io/files.h"
-#include "plan/host_snapshot.h"
+#include "plan/host_memory.h"
 #include "plan/target.h"
 #include "text/tokenizers/tokenizer.h"
 

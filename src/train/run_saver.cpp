@@ -8,7 +8,7 @@
 #include "base/format_apart.h"
 #include "engine/rank_sync.h"
 #include "engine/session.h"
-#include "plan/host_snapshot.h"
+#include "plan/host_memory.h"
 #include "plan/target.h"
 #include "train/run_folder.h"
 
