@@ -378,12 +378,11 @@ std::vector<step::ScaledSite> scaled_sites(const Layout& layout) {
 }
 
 step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool optimizer) {
-  const auto sharding = [&](Domain domain) {
-    const EqualShard shard{.index = mesh.shard(domain).index(), .count = mesh.shard(domain).size()};
-    return step::FlatSharding{.optimizer = shard, .weights = layout.gathers_weights() ? shard : EqualShard{}};
+  const auto shard = [&](Domain domain) {
+    return EqualShard{.index = mesh.shard(domain).index(), .count = mesh.shard(domain).size()};
   };
-  return {.shardings = {sharding(Domain::sliced), sharding(Domain::replicated), sharding(Domain::expert),
-                        sharding(Domain::kv_copies)},
+  return {.shards = {shard(Domain::sliced), shard(Domain::replicated), shard(Domain::expert), shard(Domain::kv_copies)},
+          .gathers_weights = layout.gathers_weights(),
           .compute = layout.compute,
           .optimizer = optimizer ? layout.optimizer : nullptr,
           .quantizer = layout.quantizer,

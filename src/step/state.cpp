@@ -65,10 +65,6 @@ constexpr std::int64_t kGemmScaleStride = 4;  // float32: GEMMs of FP8 read scal
 ModelState::ModelState(const models::Model& model, const StateOptions& options, Device& device)
     : model_(&model), options_(options) {
   HAWSER_CHECK(options.scaled_sites.empty() || options.quantizer != nullptr, "scaled sites need a quantizer");
-  for (const FlatSharding& sharding : options.shardings) {
-    HAWSER_CHECK(sharding.weights == sharding.optimizer || sharding.weights.count == 1, "weights in ",
-                 sharding.weights.count, " shards, the optimizer's state in ", sharding.optimizer.count);
-  }
   const auto stages = models::flat_stages(model, options.partition);
   const auto carve = [&](std::byte* data, std::byte* host_data) {
     Carver carver(data, device.kind());
@@ -76,8 +72,7 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     flats_.clear();
     for (const nn::Flat& flat : model.flats()) {
       const nn::FlatSpec& spec = flat.spec();
-      const FlatSharding& domain = options.sharding(spec.domain);
-      const EqualShard shard = domain.optimizer;
+      const EqualShard shard = options.shards[static_cast<std::size_t>(spec.domain)];
       const std::vector<int>& of = stages[flats_.size()];
       if (std::ranges::find(of, options.stage) == of.end()) {
         flats_.push_back({.shard = shard, .held = false, .first_stage = false});
@@ -103,7 +98,7 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
         state.stored = gathered == stored && !state.quantized_after_updates()
                            ? state.compute
                            : own.take(stored, nn::flat_shape(stored, count));
-      } else if (domain.weights.count == 1) {
+      } else if (shard.count == 1 || !options.gathers_weights) {
         const std::int64_t values = values_per_element(gathered);
         state.unsharded = carver.take(gathered, nn::flat_shape(gathered, total));
         state.compute = state.unsharded.rows(state.begin / values, count / values);

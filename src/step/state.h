@@ -34,14 +34,6 @@
 
 namespace hawser::step {
 
-// Which shard of the flats of one domain a rank has.
-struct FlatSharding {
-  EqualShard optimizer;  // master weights, moments and reduced gradients; what a rank saves of frozen weights
-  // What layers read. It is sharded as `optimizer`, and gathered before each use (FSDP, ZeRO-3), or whole on every
-  // rank, and gathered after each update (ZeRO-1 and ZeRO-2).
-  EqualShard weights;
-};
-
 // Where a flat's `stored` and `slots` are between steps, and where its update runs.
 enum class StateMemory {
   device,  // They are on the device.
@@ -62,7 +54,7 @@ enum class QuantizesWeights {
 
 // A rank's memory of one flat.
 struct FlatState {
-  // Which part of the flat. It is elements [begin, begin + count) of the flat buffer, as FlatSharding::optimizer says.
+  // Which part of the flat. It is elements [begin, begin + count) of the flat buffer, as StateOptions::shards says.
   std::int64_t begin = 0, count = 0;
   EqualShard shard;
   bool held = true;         // This rank's pipeline stage uses the flat. Otherwise count is 0, and there is no memory.
@@ -85,8 +77,8 @@ struct FlatState {
   // the weights are quantized after updates, or if the host updates them and the device has `compute`. Otherwise it is
   // the same view. If the weights are quantized, it has the values that, times the scales, are about `stored`.
   TensorView compute;
-  // All elements in FlatSpec::gathered, if FlatSharding::weights is one shard and the flat is not streamed; `compute`
-  // is this rank's part of it. It is empty if the weights are sharded.
+  // All elements in FlatSpec::gathered, if they are neither gathered before each use nor streamed; `compute` is this
+  // rank's part of it. Otherwise it is empty.
   TensorView unsharded;
   // `unsharded` with its matrices transposed (Flat::transposed_view). It is empty without FlatSpec::transposed.
   TensorView transposed;
@@ -147,7 +139,12 @@ struct SiteState {
 };
 
 struct StateOptions {
-  std::array<FlatSharding, kDomains> shardings;  // by Domain
+  // By Domain, this rank's shard of the flats: of master weights, moments and reduced gradients, and what a rank saves of
+  // frozen weights.
+  std::array<EqualShard, kDomains> shards;
+  // What layers read is sharded in the same way, and gathered before each use (FSDP, ZeRO-3). Otherwise it is whole on
+  // every rank, and gathered after each update (ZeRO-1 and ZeRO-2).
+  bool gathers_weights = false;
   DType compute = DType::f32;
   std::shared_ptr<const optim::Optimizer> optimizer;  // without it there are no slots
   std::shared_ptr<const nn::Quantizer> quantizer;     // without it nothing is quantized in FP8
@@ -157,8 +154,6 @@ struct StateOptions {
   std::optional<std::int64_t> kv_cache_rows;  // slots of each layer's KV cache (nn/kv_cache.h), if there are caches
   models::PipelinePartition partition;
   int stage = 0;  // of the partition
-
-  const FlatSharding& sharding(Domain domain) const { return shardings[static_cast<std::size_t>(domain)]; }
 };
 
 class ModelState {
