@@ -26,11 +26,15 @@ LayerRange layers_of(const Model& model, const PipelinePartition& partition, int
   return {first_layer(c == 0 ? 0 : partition.ends[c - 1]), first_layer(partition.ends[c])};
 }
 
+std::vector<int> PipelinePartition::chunks_of(int stage) const {
+  std::vector<int> out;
+  for (int model_chunk = stage; model_chunk < model_chunks(); model_chunk += stages) out.push_back(model_chunk);
+  return out;
+}
+
 std::vector<LayerRange> layers_of_stage(const Model& model, const PipelinePartition& partition, int stage) {
   std::vector<LayerRange> out;
-  for (int model_chunk = stage; model_chunk < partition.model_chunks(); model_chunk += partition.stages) {
-    out.push_back(layers_of(model, partition, model_chunk));
-  }
+  for (const int model_chunk : partition.chunks_of(stage)) out.push_back(layers_of(model, partition, model_chunk));
   return out;
 }
 

@@ -21,6 +21,7 @@ struct PipelinePartition {
 
   int model_chunks() const { return ends.empty() ? 1 : static_cast<int>(ends.size()); }
   int stage_of(int model_chunk) const { return model_chunk % stages; }
+  std::vector<int> chunks_of(int stage) const;
   bool operator==(const PipelinePartition&) const = default;
 };
 

@@ -125,7 +125,7 @@ std::string disk_table(const Recipe& recipe, const models::Model& model, const P
 // "embedding, 8 blocks": what a stage computes.
 std::string stage_contents(const models::Model& model, const models::PipelinePartition& partition, int stage) {
   int blocks = 0;
-  for (int model_chunk = stage; model_chunk < partition.model_chunks(); model_chunk += partition.stages) {
+  for (const int model_chunk : partition.chunks_of(stage)) {
     const int end = partition.ends.empty() ? model.blocks() : partition.ends[static_cast<std::size_t>(model_chunk)];
     blocks += end - (model_chunk == 0 ? 0 : partition.ends[static_cast<std::size_t>(model_chunk) - 1]);
   }

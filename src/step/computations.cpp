@@ -337,7 +337,7 @@ class Lister {
   }
 
   void check_complete() {
-    for (int model_chunk = options_.stage; model_chunk < partition_.model_chunks(); model_chunk += partition_.stages) {
+    for (const int model_chunk : partition_.chunks_of(options_.stage)) {
       for (int mb = 0; mb < options_.micro_batches; ++mb) {
         const Work& work = works_[{model_chunk, mb}];
         const bool backward = !forward_only(options_.purpose);
@@ -375,20 +375,9 @@ std::vector<Computation> list_computations(const models::Model& model, const Sch
   return Lister(model, options).list();
 }
 
-namespace {
-
-std::vector<int> chunks_of(const models::PipelinePartition& partition, int stage) {
-  std::vector<int> model_chunks;
-  for (int model_chunk = stage; model_chunk < partition.model_chunks(); model_chunk += partition.stages)
-    model_chunks.push_back(model_chunk);
-  return model_chunks;
-}
-
-}  // namespace
-
 std::vector<Pass> grouped_passes(int micro_batches, int in_flight, const models::PipelinePartition& partition,
                                  int stage) {
-  const std::vector<int> model_chunks = chunks_of(partition, stage);
+  const std::vector<int> model_chunks = partition.chunks_of(stage);
   const int group = std::max(1, in_flight);
   std::vector<Pass> passes;
   for (int first = 0; first < micro_batches; first += group) {
@@ -410,7 +399,7 @@ std::vector<Pass> grouped_passes(int micro_batches, int in_flight, const models:
 std::vector<Pass> forward_passes(int micro_batches, const models::PipelinePartition& partition, int stage) {
   std::vector<Pass> passes;
   for (int first = 0; first < micro_batches; first += partition.stages) {
-    for (const int model_chunk : chunks_of(partition, stage)) {
+    for (const int model_chunk :partition.chunks_of(stage)) {
       for (int mb = first; mb < std::min(first + partition.stages, micro_batches); ++mb) {
         passes.push_back({Pass::Kind::forward, mb, model_chunk});
       }

@@ -267,9 +267,7 @@ std::vector<TensorView> Executor::Impl::of_other_stages(const TensorView& statis
   const models::Model& model = *setup_.model;
   const StateOptions& options = setup_.state->options();
   std::vector<bool> own(static_cast<std::size_t>(statistics.size(0)));
-  for (int model_chunk = options.stage; model_chunk < options.partition.model_chunks();
-       model_chunk += options.partition.stages) {
-    const models::LayerRange layers = models::layers_of(model, options.partition, model_chunk);
+  for (const models::LayerRange& layers : models::layers_of_stage(model, options.partition, options.stage)) {
     for (int layer = layers.begin; layer < layers.end; ++layer) {
       if (const int row = model.auxiliary_index(layer); row >= 0) own[static_cast<std::size_t>(row)] = true;
     }
