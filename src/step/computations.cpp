@@ -399,7 +399,7 @@ std::vector<Pass> grouped_passes(int micro_batches, int in_flight, const models:
 std::vector<Pass> forward_passes(int micro_batches, const models::PipelinePartition& partition, int stage) {
   std::vector<Pass> passes;
   for (int first = 0; first < micro_batches; first += partition.stages) {
-    for (const int model_chunk :partition.chunks_of(stage)) {
+    for (const int model_chunk : partition.chunks_of(stage)) {
       for (int mb = first; mb < std::min(first + partition.stages, micro_batches); ++mb) {
         passes.push_back({Pass::Kind::forward, mb, model_chunk});
       }

@@ -191,27 +191,30 @@ TensorView HeadLayer::normed(LayerContext& ctx, const TensorView& x, const Tenso
   return y;
 }
 
-namespace {
-
-void cross_entropy(LayerContext& ctx, ops::LinearCrossEntropy call) {
+void HeadLayer::cross_entropy(LayerContext& ctx, const TensorView& x, const TensorView& h, const TensorView& dh,
+                              const LossViews& views, const ProjectionGradients& gradients) const {
+  if (sliced()) {
+    return sliced_loss(ctx, {projection(), config_.vocabulary_slice, bias(ctx), config_.softcap}, h, dh, views,
+                       gradients);
+  }
+  ops::LinearCrossEntropy call{.x = h,
+                               .weight = ctx.weight(projection_),
+                               .bias = bias(ctx),
+                               .labels = residual_rows(ctx, x, ctx.batch().labels),
+                               .scale = views.inverse_targets,
+                               .loss_sum = views.sum,
+                               .dx = dh,
+                               .dweight = gradients.weight.view,
+                               .dbias = gradients.bias.view,
+                               .accumulate_weight = gradients.weight.accumulate,
+                               .accumulate_bias = gradients.bias.accumulate,
+                               .softcap = config_.softcap.value_or(0)};
   call.workspace = ctx.workspace(ops::linear_cross_entropy_workspace(call, ctx.compute().target()));
   ops::linear_cross_entropy(ctx.compute(), call);
 }
 
-}  // namespace
-
 void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& views) const {
-  const TensorView h = normed(ctx, transformed(ctx, x).y, statistics(ctx, x));
-  if (sliced()) {
-    return sliced_loss(ctx, {projection(), config_.vocabulary_slice, bias(ctx), config_.softcap}, h, {}, views, {});
-  }
-  cross_entropy(ctx, {.x = h,
-                      .weight = ctx.weight(projection_),
-                      .bias = bias(ctx),
-                      .labels = residual_rows(ctx, x, ctx.batch().labels),
-                      .scale = views.inverse_targets,
-                      .loss_sum = views.sum,
-                      .softcap = config_.softcap.value_or(0)});
+  cross_entropy(ctx, x, normed(ctx, transformed(ctx, x).y, statistics(ctx, x)), {}, views, {});
 }
 
 void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const TensorView& dx, const LossViews& views,
@@ -222,23 +225,7 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
   const TensorView dh = norm_ || transform_ ? ctx.temp(ctx.dtype(), x.shape()) : dx;
   const GradientTarget weight = sink.target(projection_);
   const GradientTarget dbias = bias_ >= 0 ? sink.target(bias_) : GradientTarget();
-  if (sliced()) {
-    sliced_loss(ctx, {projection(), config_.vocabulary_slice, bias(ctx), config_.softcap}, h, dh, views,
-                {weight, dbias});
-  } else {
-    cross_entropy(ctx, {.x = h,
-                        .weight = ctx.weight(projection_),
-                        .bias = bias(ctx),
-                        .labels = residual_rows(ctx, x, ctx.batch().labels),
-                        .scale = views.inverse_targets,
-                        .loss_sum = views.sum,
-                        .dx = dh,
-                        .dweight = weight.view,
-                        .dbias = dbias.view,
-                        .accumulate_weight = weight.accumulate,
-                        .accumulate_bias = dbias.accumulate,
-                        .softcap = config_.softcap.value_or(0)});
-  }
+  cross_entropy(ctx, x, h, dh, views, {weight, dbias});
   TensorView dinner = dh;
   if (norm_) {
     dinner = transform_ ? ctx.temp(ctx.dtype(), x.shape()) : dx;

@@ -142,6 +142,9 @@ class HeadLayer {
   HeadTransform::Tensors transformed(LayerContext&, const TensorView& x) const;
   TensorView bias(const LayerContext&) const;
   void project(LayerContext&, const TensorView& h, const TensorView& logits) const;
+  // The loss of h, which follows from x. dh: the gradient of h. It is empty if only the loss is wanted.
+  void cross_entropy(LayerContext&, const TensorView& x, const TensorView& h, const TensorView& dh, const LossViews&,
+                     const ProjectionGradients& gradients) const;
   TensorView statistics(LayerContext&, const TensorView& x) const;
   // x without a norm.
   TensorView normed(LayerContext&, const TensorView& x, const TensorView& statistics) const;
