@@ -12,7 +12,8 @@ nn::Quantization Executor::Impl::quantization(const Instruction& instruction, nn
   const LinearFormat format = setup_.policies[static_cast<std::size_t>(instruction.layer)].format(site);
   if (format == LinearFormat::compute) return {};
   const ModelState& state = *setup_.state;
-  nn::Quantization how{.format = format, .quantizer = state.options().quantizer.get(), .scale = {}, .amax = {}};
+  nn::Quantization how{
+      .format = format, .quantizer = state.options().quantizer.get(), .operand = operand, .scale = {}, .amax = {}};
   HAWSER_CHECK(how.quantizer != nullptr, "a format of Linears needs a quantizer");
   if (setup_.verification == Verification::reference) {
     how.records_only = true;

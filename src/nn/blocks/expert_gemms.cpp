@@ -19,11 +19,7 @@ void grouped(LayerContext& ctx, Args args, Op op) {
 }  // namespace
 
 Quantization ExpertGemms::quantization(int piece, Site site, Operand operand, Linear::ReadBy reader) const {
-  Quantization how = ctx_.quantization(site, operand);
-  how.operand = operand;
-  how.rows = reader != Linear::ReadBy::weight_gradient;
-  how.transposed = reader != Linear::ReadBy::product;
-  if (!how.rows) how.amax = how.saturated = {};
+  Quantization how = reading(ctx_.quantization(site, operand), reader);
   const TokenExchange::Sizes& sizes = routing_.sizes;
   how.row_count = routing_.piece_offsets(piece).rows(sizes.piece_experts(), 1);
   how.expected_rows = sizes.tokens * sizes.per_token / sizes.options.pieces;
@@ -43,7 +39,6 @@ Scaled ExpertGemms::sent(Site site, Operand operand, const TensorView& tokens, L
   Quantization how = ctx_.quantization(site, operand);
   const bool in_fp8 = how.format != LinearFormat::compute && !how.records_only && !how.scale.empty();
   if (!in_fp8 || !routing_.sizes.options.quantized_rows) return tokens;
-  how.operand = operand;
   how.rows = true, how.transposed = false;
   how.first_row = ctx_.rows().first;
   if (reader == Linear::ReadBy::weight_gradient) how.amax = how.saturated = {};

@@ -52,14 +52,18 @@ TensorView rows_of_matrix(const TensorView& tensor, std::int64_t before, std::in
 
 }  // namespace
 
+Quantization reading(Quantization how, Linear::ReadBy reader) {
+  how.rows = reader != Linear::ReadBy::weight_gradient;
+  how.transposed = reader != Linear::ReadBy::product;
+  if (!how.rows) how.amax = how.saturated = {};
+  return how;
+}
+
 Scaled Linear::quantized(LayerContext& ctx, Operand operand, const Scaled& matrix, ReadBy reader,
                          std::int64_t first_row) const {
   Quantization how = ctx.quantization(site, operand);
   if (how.format == LinearFormat::compute || matrix.scaled()) return matrix;
-  how.operand = operand;
-  how.rows = reader != ReadBy::weight_gradient;
-  how.transposed = reader != ReadBy::product;
-  if (!how.rows) how.amax = how.saturated = {};
+  how = reading(how, reader);
   how.first_row = begin(ctx.rows()) + first_row;
   if (how.records_only) {
     if (!how.amax.empty()) how.quantizer->record(ctx, how, matrix.view);
@@ -289,7 +293,6 @@ Scaled Linear::gradient_beside(LayerContext& ctx, const Scaled& x, const Scaled&
   Quantization how = ctx.quantization(site, Operand::dy);
   // x was saved in FP8; no one keeps the gradients of a pass that records only.
   if (how.records_only && x.scaled() && !dy.scaled()) {
-    how.operand = Operand::dy;
     how.records_only = how.rows = false;
     how.transposed = true;
     how.scale = how.amax = how.saturated = {};

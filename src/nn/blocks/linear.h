@@ -149,6 +149,9 @@ struct Linear {
   Scaled product_gradient(LayerContext&, const Scaled& dy) const;
 };
 
+// `how` for a reader of x or dy: which forms it reads, and what is recorded.
+Quantization reading(Quantization how, Linear::ReadBy reader);
+
 // A Linear whose outputs are sliced over the tensor ranks. x, dx [RowCounts::residual, in]; y, dy [Linear::rows, out].
 class ColumnParallelLinear {
  public:

@@ -7,13 +7,10 @@ namespace {
 // What `reader` reads, and what is saved.
 Quantization forms(LayerContext& ctx, const Linear& linear, Operand operand, Linear::ReadBy reader,
                    const SavedInput& saved) {
-  Quantization how = ctx.quantization(linear.site, operand);
-  how.operand = operand;
+  Quantization how = reading(ctx.quantization(linear.site, operand), reader);
   how.first_row = linear.begin(ctx.rows());
-  how.rows = reader != Linear::ReadBy::weight_gradient;
-  how.transposed = reader != Linear::ReadBy::product || saved.in_fp8();
-  if (!how.rows) how.amax = how.saturated = {};
   if (saved.in_fp8()) {
+    how.transposed = true;
     how.transposed_to = saved.matrix;
     how.used_to = saved.scale;
   }
