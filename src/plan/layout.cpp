@@ -177,39 +177,32 @@ namespace {
 
 // Grouped GEMMs read one scale for all rows of experts.
 void check_block_scaling(const models::Model& model, const Recipe& recipe) {
-  const Problem place = problem_at(recipe, "precision.fp8.scaling");
-  Problems problems;
+  Problem problem = problem_at(recipe, "precision.fp8.scaling");
   for (const nn::Flat& flat : model.flats()) {
     for (const nn::Param& param : flat.params()) {
       if (param.matrices == 0 || !flat.spec().quantized_on_use) continue;
-      problems.add({.file = place.file,
-                    .what = "block scaling of experts is not supported",
-                    .expected = "delayed or current",
-                    .got = "block",
-                    .at = place.at,
-                    .hint = "precision.fp8.scaling: delayed, or precision.fp8.exclude: [\".*experts.*\"]"});
-      problems.throw_if_any();  // the other blocks have experts, too
+      problem.what = "block scaling of experts is not supported";
+      problem.expected = "delayed or current";
+      problem.got = "block";
+      problem.hint = "precision.fp8.scaling: delayed, or precision.fp8.exclude: [\".*experts.*\"]";
+      throw UserError(problem);  // the other blocks have experts, too
     }
   }
 }
 
 void check_fp8_sizes(const models::Model& model, const Recipe& recipe) {
-  const Problem place = problem_at(recipe, "precision.compute");
-  Problems problems;
+  Problem problem = problem_at(recipe, "precision.compute");
   for (const nn::Flat& flat : model.flats()) {
     for (const nn::Param& param : flat.params()) {
       if (!param.of_linear || !flat.spec().fp8()) continue;
       const std::int64_t rows = param.shape[0] / param.gemm_matrices();
       if (rows % kFp8Multiple == 0 && param.shape[1] % kFp8Multiple == 0) continue;
-      problems.add({.file = place.file,
-                    .what = "FP8 on a GPU needs weights with rows and columns that are multiples of 16",
-                    .got = cat(param.name, " ", Shape{rows, param.shape[1]}.text()),
-                    .at = place.at,
-                    .hint = "precision.compute: bf16"});
-      problems.throw_if_any();  // the other blocks have the same sizes
+      problem.what = "FP8 on a GPU needs weights with rows and columns that are multiples of 16";
+      problem.got = cat(param.name, " ", Shape{rows, param.shape[1]}.text());
+      problem.hint = "precision.compute: bf16";
+      throw UserError(problem);  // the other blocks have the same sizes
     }
   }
-  problems.throw_if_any();
 }
 
 }  // namespace
@@ -513,9 +506,7 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
           .local_accumulation = layout.accumulation == GradientAccumulation::local,
           .copies = layout.mesh.tensor,
           .keep_gradients = step::measures_gradients(purpose),
-          .keep_saved = !step::forward_only(purpose),
-          .has_loss = purpose != step::Purpose::logits,
-          .auxiliary_given = purpose == step::Purpose::gradient_norms_of_part,
+          .purpose = purpose,
           .calibrates = layout.calibrates,
           .verification = layout.verification,
           .runs_refused_again = layout.may_refuse()};

@@ -298,7 +298,7 @@ void Executor::Impl::auxiliary_loss(const Instruction& instruction) {
   const Bound& views = bound(instruction);
   Context context(*this, instruction);
   TensorView statistics = state.auxiliary_statistics();
-  if (!setup_.auxiliary_given) {
+  if (!auxiliary_given()) {
     const TensorView sum = statistics;
     statistics = views.x;
     for (const TensorView& rows : views.other_stages) ops::fill(context.compute(), {.y = rows});
@@ -316,9 +316,9 @@ void Executor::Impl::auxiliary_loss(const Instruction& instruction) {
       context, {.statistics = statistics,
                 .factors = views.y,
                 .scale = trains() ? state.progress().field(&OptimizerProgress::loss_scale) : TensorView(),
-                .share = setup_.auxiliary_given ? 1.0 : 1.0 / setup_.program->micro_batches,
+                .share = auxiliary_given() ? 1.0 : 1.0 / setup_.program->micro_batches,
                 .loss = state.result().field(&StepResult::auxiliary_loss),
-                .accumulate = views.accumulate && !setup_.auxiliary_given});
+                .accumulate = views.accumulate && !auxiliary_given()});
 }
 
 void Executor::Impl::run_embedding_or_head(const Instruction& instruction) {
@@ -327,7 +327,7 @@ void Executor::Impl::run_embedding_or_head(const Instruction& instruction) {
   Context context(*this, instruction);
   Sink sink(*this, instruction);
   const ModelState& state = *setup_.state;
-  const nn::HeadLayer::LossViews loss{
+  const nn::LossViews loss{
       .inverse_targets = trains() ? state.loss_factor() : state.record().field(&StepRecord::inverse_targets),
       .sum = state.result().field(&StepResult::loss_sum)};
   switch (instruction.op) {

@@ -82,10 +82,7 @@ struct ExecutorSetup {
   bool keep_gradients = false;  // gradient shards stay valid after the step; needs a program with gradients
 
   // What differs between kinds of steps.
-  bool keep_saved = true;  // false, for forward-only programs: no saved tensor outlives its instruction
-  bool has_loss = true;    // false: a step without a loss, which sums nothing over the ranks
-  // Purpose::gradient_norms_of_part: the auxiliary loss and its gradient are those of StepInput::auxiliary_statistics.
-  bool auxiliary_given = false;
+  Purpose purpose = Purpose::train;
   // The step that begins the history of amaxes (nn::Quantizer::calibrates): x and dy with LinearFormat::fp8_delayed are
   // not quantized, and their amaxes enter the history even if StepInput::skip is set.
   bool calibrates = false;

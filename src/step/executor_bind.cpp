@@ -254,7 +254,7 @@ void Executor::Impl::bind_update(const Instruction& instruction, Bound& bound) {
 // x: the statistics of all layers, y: their factors.
 void Executor::Impl::bind_auxiliary(const Instruction& instruction, Bound& bound) {
   const nn::AuxiliaryLoss& loss = *setup_.model->auxiliary_loss();
-  if (!setup_.auxiliary_given) {
+  if (!auxiliary_given()) {
     bound.x = auxiliary_table(instruction.micro_batch, 0, loss.statistics());
     bound.other_stages = of_other_stages(bound.x);
   }
@@ -299,7 +299,7 @@ const nn::AuxiliaryViews& Executor::Impl::auxiliary_views(const Instruction& ins
   const auto of = [&](int which, std::int64_t elements) {
     return auxiliary_table(mb, which, elements).rows(row, 1).reshape({elements});
   };
-  if (instruction.op == Op::forward && !setup_.auxiliary_given) views->statistics = of(0, loss.statistics());
+  if (instruction.op == Op::forward && !auxiliary_given()) views->statistics = of(0, loss.statistics());
   if (instruction.op == Op::backward || instruction.op == Op::backward_weight) views->factors = of(1, loss.factors());
   return *views;
 }
@@ -373,9 +373,9 @@ nn::Saved Executor::Impl::saved_views(const Instruction& instruction) {
   }();
   nn::Saved saved{.x = activation(instruction.x)};
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    // A saved tensor exists from its writer to its last reader; in other passes the layer uses a temp or none.
-    const bool there =
-        specs[i].shape.rank() > 0 && specs[i].writer <= last && last <= specs[i].last_reader && setup_.keep_saved;
+    // A saved tensor exists from its writer to its last reader, if there is a backward; in other passes the layer uses a temp or none.
+    const bool there = specs[i].shape.rank() > 0 && specs[i].writer <= last && last <= specs[i].last_reader &&
+                       !forward_only(setup_.purpose);
     saved.tensors.push_back(
         there ? setup_.buffers->get({Role::saved, owner, static_cast<int>(i)}, specs[i].dtype, specs[i].shape)
               : TensorView());

@@ -35,11 +35,11 @@ std::int64_t Executor::Impl::staged_bytes() const {
     if (instruction.op == Op::parameter_norms) bytes += HostLink::staged(state.parameter_norms().bytes());
     if (instruction.op == Op::logits) bytes += HostLink::staged(logits_shape().elements() * size_of(DType::f32));
     if (instruction.op == Op::end_step && !state.auxiliary_statistics().empty()) {
-      bytes += (setup_.auxiliary_given ? 2 : 1) * HostLink::staged(state.auxiliary_statistics().bytes());
+      bytes += (auxiliary_given() ? 2 : 1) * HostLink::staged(state.auxiliary_statistics().bytes());
     }
     if (instruction.op == Op::end_step)
       bytes += HostLink::staged(state.result().all().bytes()) +
-               (setup_.has_loss ? HostLink::staged(sizeof(PreciseSum)) : 0) +
+               (has_loss() ? HostLink::staged(sizeof(PreciseSum)) : 0) +
                HostLink::staged(state.progress().all().bytes());
   }
   return bytes;
@@ -56,7 +56,7 @@ void Executor::Impl::begin_step(const StepInput& input) {
   const auto skip = static_cast<std::int32_t>(input.skip ? Skip::no_target : Skip::none);
   link_.upload(compute, "write_skip", state.skip(), &skip, sizeof(skip));
   ops::fill(compute, {.y = state.result().all().rows(0, RecordView<StepResult>::kFloats - 1)});  // all but `skip`
-  if (setup_.auxiliary_given && !state.auxiliary_statistics().empty()) {
+  if (auxiliary_given() && !state.auxiliary_statistics().empty()) {
     const std::vector<float>& given = input.auxiliary_statistics;
     const TensorView& to = state.auxiliary_statistics();
     HAWSER_CHECK(setup_.device->kind() == DeviceKind::meta || static_cast<std::int64_t>(given.size()) == to.elements(),
@@ -201,7 +201,7 @@ void Executor::Impl::parameter_norms(const Instruction& instruction, StepOutput&
 void Executor::Impl::read_auxiliary_statistics(Stream& compute, StepOutput& output) {
   const TensorView& statistics = setup_.state->auxiliary_statistics();
   const bool summed = std::ranges::find(with_auxiliary_, true) != with_auxiliary_.end();
-  if (statistics.empty() || !(summed || setup_.auxiliary_given)) return;
+  if (statistics.empty() || !(summed || auxiliary_given())) return;
   output.auxiliary_statistics = std::make_shared<std::vector<float>>(static_cast<std::size_t>(statistics.elements()));
   const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_statistics", statistics));
   compute.call_host({.name = "hand_over_statistics", .kind = OpKind::host},
@@ -215,7 +215,7 @@ void Executor::Impl::end_step(const Instruction& instruction, StepOutput& output
   if (!trains()) refuse(instruction);  // otherwise gradient_norm did
   // The host reads the sum over all ranks.
   TensorView total;
-  if (setup_.has_loss) {
+  if (has_loss()) {
     total = temp(instruction, DType::f32, {2});
     ops::copy(compute, {.x = result.field(&StepResult::loss_sum), .y = total});
     const bool of_parts = setup_.bounds.row_parts > 1 && setup_.model->head().loss_of_residual_rows();

@@ -43,6 +43,9 @@ class Executor::Impl {
   void read_program();
   bool trains() const { return trains_; }                // the program has updates
   bool has_gradients() const { return has_gradients_; }  // the program has a backward
+  bool has_loss() const { return setup_.purpose != Purpose::logits; }
+  // The auxiliary loss and its gradient are those of StepInput::auxiliary_statistics.
+  bool auxiliary_given() const { return setup_.purpose == Purpose::gradient_norms_of_part; }
   bool holds(int flat) const { return setup_.state->flat(flat).held; }
   Stream& stream(program::StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
   void run(const program::Instruction& instruction, const StepInput& input, StepOutput& output);

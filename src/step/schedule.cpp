@@ -272,7 +272,6 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
   program.micro_batches = options.micro_batches;
   program.add({.op = Op::begin_step});
   parallel::ShardOptions shard = options.shard;
-  shard.micro_batches = options.micro_batches;
   for (const nn::Flat& flat : model.flats()) {
     shard.unsharded.push_back(options.unsharded[static_cast<std::size_t>(flat.spec().domain)]);
   }

@@ -30,7 +30,6 @@ struct ShardOptions {
   bool replicas = false;  // shards are replicated: all-reduce them last
   int prefetch = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
-  int micro_batches = 1;
 
   bool streams(int flat) const { return !streamed.empty() && streamed[static_cast<std::size_t>(flat)]; }
   bool sharded(int flat) const { return unsharded.empty() || !unsharded[static_cast<std::size_t>(flat)]; }
