@@ -52,11 +52,9 @@ void check_block(Check& check, const BlockDescription& block) {
   check.no(!(attention.dropout >= 0 && attention.dropout < 1), "dropout of attention outside [0, 1)");
   if (block.moe) {
     check.norm(block.moe->norm_config);
-    check.no(!nn::has_kernel(block.moe->activation), "the activation of the experts");
     return;
   }
   check.norm(block.mlp.norm_config, block.mlp.norm_place, block.residual);
-  check.no(!nn::has_kernel(block.mlp.activation), "the activation of the MLP");
 }
 
 }  // namespace
@@ -73,13 +71,11 @@ void check_supported(const ModelDescription& d, const std::string& file, Problem
   check.norm(d.head.norm_config);
   if (d.head.transform) {
     if (d.head.transform->norm_config) check.norm(*d.head.transform->norm_config);
-    const nn::Activation activation = d.head.transform->activation;
-    check.no(!nn::has_kernel(activation) || nn::is_gated(activation), "the activation of the head");
+    check.no(nn::is_gated(d.head.transform->activation), "the activation of the head");
   }
   // Hugging Face has a regression in place of one class.
   check.no(d.head.classifies() && d.head.classes < 2, "a classification of fewer than two classes");
   check.no(d.head.classifies() && d.head.tied, "a classification with the embedding's table");
-  check.no(d.head.kind == nn::HeadKind::span, "prediction of spans");
   check.no(!is_factor(d.head.softcap.value_or(0)),
            "soft-capping of logits with a cap that is negative or out of range");
 }

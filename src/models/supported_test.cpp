@@ -138,10 +138,6 @@ TEST(Supported, EverythingElseIsRejectedByName) {
        [](auto& d) { d.blocks[1].attention.scale = -1; }},
       {"soft-capping of attention scores with a cap that is negative or out of range) at block 1",
        [](auto& d) { d.blocks[1].attention.softcap = -50; }},
-      {"the activation of the experts) at block 1",
-       [](auto& d) { d.blocks[1].moe = nn::MoeConfig{.experts = 8, .top_k = 2, .activation = nn::Activation::relu}; }},
-      {"the activation of the MLP) at block 1",
-       [](auto& d) { d.blocks[1].mlp.activation = nn::Activation::relu_squared; }},
       {"an RMS norm with a bias) at embedding",
        [](auto& d) { d.embedding.norm_config = nn::NormConfig{.bias = true}; }},
       {"the activation of the head) at head",
@@ -164,7 +160,6 @@ TEST(Supported, EverythingElseIsRejectedByName) {
          d.head.tied = true;
          d.head.classes = 3;
        }},
-      {"prediction of spans) at head", [](auto& d) { d.head.kind = nn::HeadKind::span; }},
       {"soft-capping of logits with a cap that is negative or out of range) at head",
        [](auto& d) { d.head.softcap = -30; }},
   };

@@ -44,7 +44,7 @@ HeadResult run_head(DType dtype, bool tied, double scale, double loss_before, bo
   TestSink sink(ctx, head.params(), accumulate, 1.0);
   const TensorView x = ctx.make(dtype, {kRows, kWidth}, normals("x", kRows * kWidth));
   const TensorView dx = ctx.make(dtype, {kRows, kWidth});
-  const HeadLayer::LossViews views{ctx.make(DType::f32, {1}, {scale}), ctx.make(DType::f32, {2}, {loss_before, 0})};
+  const LossViews views{ctx.make(DType::f32, {1}, {scale}), ctx.make(DType::f32, {2}, {loss_before, 0})};
   head.loss_and_gradient(ctx, x, dx, views, sink);
   ctx.finish();
   EXPECT_EQ(sink.asked(), (std::vector<int>{1, 1}));
@@ -141,7 +141,7 @@ class CappedHead {
   // Of the loss; dx and the gradients that the sink wants, without padding, which must be as it was.
   double gradient(TestSink& sink, bool accumulate, Vector& dx, std::vector<Vector>& gradients) {
     const TensorView to = ctx_->make(dtype_, {kRows, kWidth});
-    const HeadLayer::LossViews views{ctx_->make(DType::f32, {1}, {kScale}), ctx_->make(DType::f32, {2}, {0.0, 0.0})};
+    const LossViews views{ctx_->make(DType::f32, {1}, {kScale}), ctx_->make(DType::f32, {2}, {0.0, 0.0})};
     head_->loss_and_gradient(*ctx_, x(), to, views, sink);
     ctx_->finish();
     EXPECT_EQ(sink.asked(), std::vector<int>(head_->params().size(), 1));

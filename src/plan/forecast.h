@@ -134,7 +134,6 @@ class Forecaster {
              Choices choices);
 
   const Target& target() const { return target_; }
-  std::int64_t capacity() const { return capacity_; }
   // What the recipe chooses; of memory.activation_checkpointing: auto, none.
   Candidate candidate() const { return candidate_of(recipe_); }
 

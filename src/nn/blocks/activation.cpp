@@ -17,11 +17,6 @@ ops::Gate gate_of(Activation activation) {
   return activation == Activation::geglu ? ops::Gate::gelu : ops::Gate::gelu_tanh;
 }
 
-[[noreturn]] void throw_without_kernel(Activation activation) {
-  throw InternalError(cat("activation ", static_cast<int>(activation), " has no kernel"),
-                      std::source_location::current());
-}
-
 }  // namespace
 
 void activate(LayerContext& ctx, Activation activation, const TensorView& x, const TensorView& y,
@@ -37,11 +32,7 @@ void activate(LayerContext& ctx, Activation activation, const TensorView& x, con
       return ops::gelu_forward(ctx.compute(), {.x = x, .y = y, .kind = gelu_of(activation)});
     case Activation::tanh:
       return ops::tanh_forward(ctx.compute(), {.x = x, .y = y});
-    case Activation::relu:
-    case Activation::relu_squared:
-      break;
   }
-  throw_without_kernel(activation);
 }
 
 void activate_backward(LayerContext& ctx, Activation activation, const TensorView& x, const TensorView& dy,
@@ -57,11 +48,7 @@ void activate_backward(LayerContext& ctx, Activation activation, const TensorVie
       return ops::gelu_backward(ctx.compute(), {.x = x, .dy = dy, .dx = dx, .y = y, .kind = gelu_of(activation)});
     case Activation::tanh:
       return ops::tanh_backward(ctx.compute(), {.x = x, .dy = dy, .dx = dx, .y = y});
-    case Activation::relu:
-    case Activation::relu_squared:
-      break;
   }
-  throw_without_kernel(activation);
 }
 
 void activate_backward_fp8(LayerContext& ctx, Activation activation, const TensorView& x, const TensorView& dy,

@@ -6,14 +6,10 @@
 
 namespace hawser::nn {
 
-// Those from relu on have no kernel yet.
-enum class Activation { swiglu, gelu, gelu_tanh, geglu, geglu_tanh, tanh, relu, relu_squared };
+enum class Activation { swiglu, gelu, gelu_tanh, geglu, geglu_tanh, tanh };
 
 constexpr bool is_gated(Activation activation) {
   return activation == Activation::swiglu || activation == Activation::geglu || activation == Activation::geglu_tanh;
-}
-constexpr bool has_kernel(Activation activation) {
-  return activation <= Activation::tanh;
 }
 // `fp8`: in place of y, which is then empty; a gated activation only.
 void activate(LayerContext&, Activation, const TensorView& x, const TensorView& y, const ops::Fp8Output& fp8 = {});

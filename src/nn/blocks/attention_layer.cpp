@@ -29,10 +29,6 @@ TensorView workspace_of(LayerContext& ctx, Call call, const AttentionPart& part)
   return ctx.workspace(ops::attention_workspace(call, ctx.compute().target(), ctx.threads()));
 }
 
-}  // namespace
-
-namespace {
-
 DimSlice channels_of(DimSlice heads, std::int64_t head_dim) {
   return {heads.begin * head_dim, heads.total * head_dim};
 }

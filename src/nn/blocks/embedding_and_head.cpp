@@ -128,14 +128,13 @@ void EmbeddingLayer::add_gradient(LayerContext& ctx, const More& more, const Ten
 
 const char* to_string(HeadKind kind) {
   constexpr const char* kTexts[] = {"language modeling", "masked language modeling", "sequence classification",
-                                    "token classification", "spans"};
+                                    "token classification"};
   return kTexts[static_cast<int>(kind)];
 }
 
 LabelSpec labels_of(const HeadConfig& config) {
   switch (config.kind) {
     case HeadKind::language_model:
-    case HeadKind::span:
       break;
     case HeadKind::masked_language_model: {
       const std::int64_t total = config.vocabulary_slice.total;

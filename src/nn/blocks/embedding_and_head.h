@@ -79,7 +79,6 @@ enum class HeadKind {
   masked_language_model,    // the token of each row that has a label
   sequence_classification,  // a class of each document
   token_classification,     // a class of each row that has a label
-  span,                     // begin and end of an answer in each document: not supported yet
 };
 const char* to_string(HeadKind kind);
 
@@ -121,7 +120,6 @@ LabelSpec labels_of(const HeadConfig& config);
 // with sequence parallelism its gradients are parts of sums (set_unsliced).
 class HeadLayer {
  public:
-  using LossViews = nn::LossViews;
   // `table`: name of the embedding's table (EmbeddingConfig::table), which a tied head shares.
   explicit HeadLayer(HeadConfig config, const std::string& table = "");
   const std::vector<Param>& params() const { return params_; }
