@@ -6,6 +6,7 @@
 #include "base/testing/test_paths.h"
 #include "checkpoint/checkpoint.h"
 #include "config/config.h"
+#include "models/families.h"
 
 namespace hawser::engine {
 namespace run_state_test {
@@ -153,6 +154,26 @@ TEST(RunState, FallbacksAreReadAsWritten) {
   std::string wrong = to_json(state);
   wrong.replace(wrong.find("\"modules\""), 9, "\"x\"");
   EXPECT_THROW(run_state_of(wrong), UserError);
+}
+
+// router_changes() names these.
+TEST(RunState, CoefficientsOfRouterLossesAreNoOtherModel) {
+  const std::string file = std::string(testing::kSourceFolder) + "/tests/golden/families/mixtral/config.json";
+  const RunState state{.recipe = "{}", .config = read_file(file)};
+  Problems problems;
+  models::ModelDescription now = models::describe_config(state.config, file, problems);
+  ASSERT_EQ(problems.lines(), "");
+  const auto changes = [&] { return description_changes(state, now, "model.path", "f").lines(); };
+  EXPECT_EQ(changes(), "");
+  for (models::BlockDescription& block : now.blocks) {
+    block.moe->auxiliary_loss += 0.5;
+    block.moe->router_z_loss += 0.001;
+  }
+  EXPECT_EQ(changes(), "");
+  for (models::BlockDescription& block : now.blocks) block.moe->top_k = 1;
+  EXPECT_EQ(changes(),
+            "f: the model has changed: num_experts_per_tok was 2 and is 1 at model.path; try the model that the run "
+            "was started with, or --set output=... for a new run");
 }
 
 TEST(RunState, OfAnEarlierBuildIsRead) {
