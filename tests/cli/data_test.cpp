@@ -204,6 +204,21 @@ TEST_F(Data, RanksWithDifferentRecipesOrModelsAreRejected) {
          "ranks read different models: rank 1 has another config.json than rank 0");
 }
 
+// A document of one token more than a sequence is whole: its last token is a target only.
+TEST_F(Data, InspectNamesThePiecesOfLongDocumentsOnly) {
+  for (const auto& [tokens, piece] : {std::pair(24, false), std::pair(25, false), std::pair(26, true)}) {
+    std::string ids = "7";
+    for (int i = 1; i < tokens; ++i) ids += ", 7";
+    write("text.jsonl", "{\"input_ids\": [" + ids + "]}\n");
+    write("recipe.yaml", recipe("{train: text.jsonl, sequence_length: 24}", cat("run", tokens)));
+    ASSERT_EQ(hawser("prepare recipe.yaml").code, 0);
+    const testing::Ran shown = hawser("inspect data recipe.yaml");
+    EXPECT_EQ(shown.code, 0) << shown.err;
+    EXPECT_NE(shown.out.find("document 1 of 1, 24 tokens"), std::string::npos) << shown.out;
+    EXPECT_EQ(shown.out.find(cat(": from token 0 of a document of ", tokens)) != std::string::npos, piece) << shown.out;
+  }
+}
+
 TEST_F(Data, AListForAnotherNumberOfBlocksIsRejected) {
   const std::string list = " --set 'memory.activation_checkpointing=[40*full]'";
   const std::string line =

@@ -132,6 +132,28 @@ TEST_F(Epochs, EvalOfLabelledDataHasNoBitsPerByte) {
   EXPECT_NE(bigram.err.find("a bigram model has no loss to compare with"), std::string::npos) << bigram.err;
 }
 
+// Nor where a run leaves out a part of long documents, and with it their loss.
+TEST_F(Epochs, EvalOfARunThatLeavesTextOutHasNoBitsPerByte) {
+  copy_of("tied", "model");
+  write("model/tokenizer.json", testing::letters_tokenizer());
+  write("plain.jsonl", "{\"text\": \"to be or not to be\"}\n{\"text\": \"that\"}\n");
+  for (const std::string action : {"split", "truncate", "drop"}) {
+    write("recipe.yaml", "model: {path: model}\ndata: {train: plain.jsonl, sequence_length: 8, long_documents: " +
+                             action + "}\ntrain: {steps: 1}\noutput: " + action + "\n");
+    ASSERT_EQ(hawser("fit recipe.yaml").code, 0);
+    const std::string eval = "eval --model " + action + " --data " + action + "/data/train";
+    const std::string bigram = " --bigram split/data/train";
+    if (action == "split") {
+      EXPECT_TRUE(json(eval + bigram).contains("bits_per_byte"));
+      continue;
+    }
+    EXPECT_FALSE(json(eval).contains("bits_per_byte")) << action;
+    const testing::Ran ran = hawser(eval + bigram);
+    EXPECT_EQ(ran.code, 2) << action;
+    EXPECT_NE(ran.err.find("a bigram model has no loss to compare with"), std::string::npos) << action << ran.err;
+  }
+}
+
 TEST_F(Epochs, FitCountsTheTokensThatItTrainsOn) {
   const testing::Ran fit = hawser("fit recipe.yaml --set data.sequence_length=12 --set data.long_documents=truncate");
   ASSERT_EQ(fit.code, 0) << fit.err;

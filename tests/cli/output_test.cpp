@@ -154,6 +154,32 @@ TEST_F(Output, CtrlCLeavesTheAnswersSoFar) {
   expect_whole_lines(folder_.read("shown"), 1, 2999);
 }
 
+// The second answer has no end; those after it end before the first one, which is in the file when the signal comes.
+TEST_F(Output, CtrlCKeepsAnswersAfterAMissingOne) {
+  nlohmann::json config = testing::json_of(folder_ / "model/config.json");
+  config["eos_token_id"] = nullptr;
+  write("model/config.json", config.dump());
+  write("four.jsonl",
+        "{\"prompt\": \"or not\"}\n{\"prompt\": \"x\"}\n{\"prompt\": \"that is\"}\n{\"prompt\": \"a\"}\n");
+  const std::string four = "generate --model model --prompts four.jsonl --batch 4 --max-tokens ";
+  const std::vector<std::string> whole = lines_of(hawser(four + "60").out);
+  ASSERT_EQ(whole.size(), 4u);
+  std::string stops;
+  for (const auto& [i, end] : {std::pair(0, 50u), std::pair(2, 20u), std::pair(3, 20u)}) {
+    const std::string text = nlohmann::json::parse(whole[static_cast<std::size_t>(i)])["text"];
+    ASSERT_GT(text.size(), end);
+    stops += " --stop '" + text.substr(end - 10, 10) + "'";
+  }
+  const Ran ran = interrupted(four + "20000" + stops + " --output out.jsonl", "out.jsonl.tmp-*");
+  EXPECT_EQ(ran.code, 130) << ran.err;
+  EXPECT_NE(ran.err.find("out.jsonl.part holds 3 of 4 answers\n"), std::string::npos) << ran.err;
+  std::vector<int> numbers;
+  for (const std::string& line : lines_of(folder_.read("out.jsonl.part"))) {
+    numbers.push_back(nlohmann::json::parse(line)["line"]);
+  }
+  EXPECT_EQ(numbers, (std::vector{1, 3, 4}));
+}
+
 TEST_F(Output, AnswersDoNotReplaceTheirPrompts) {
   fs::create_hard_link(folder_ / "prompts.jsonl", folder_ / "same.jsonl");
   const std::string before = folder_.read("prompts.jsonl");
