@@ -60,6 +60,20 @@ TEST_F(ValidationSets, ACheckpointBetweenEvaluationsHasNoLoss) {
   EXPECT_TRUE(has_loss(9));
 }
 
+// The best checkpoint is of other validation data than this recipe's, older checkpoints are of the same: a run that
+// trains no further keeps what it found.
+TEST_F(ValidationSets, AFinishedRunKeepsTheBestOfOtherData) {
+  const std::string saves = " --set checkpoint.every_steps=3 --set checkpoint.keep_last=9";
+  ASSERT_EQ(hawser("fit recipe.yaml" + saves).code, 0);
+  write("less.yaml", recipe("same.jsonl"));
+  const std::string resumed = saves + " --resume --set train.steps=12";
+  ASSERT_EQ(hawser("fit less.yaml" + resumed).code, 0);
+  const std::string best = folder_.read("run/best/manifest.json");
+  EXPECT_EQ(step_of("run/best"), 12);
+  ASSERT_EQ(hawser("fit recipe.yaml" + resumed).code, 0);
+  EXPECT_EQ(folder_.read("run/best/manifest.json"), best);
+}
+
 TEST_F(ValidationSets, HaveTheLossesOfEvalAndTheTotalOfOneSet) {
   const testing::Ran ran = hawser("fit recipe.yaml");
   ASSERT_EQ(ran.code, 0) << ran.err;

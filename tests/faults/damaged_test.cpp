@@ -100,6 +100,21 @@ TEST_F(CorruptCheckpoint, ACheckpointWithoutItsManifestIsRejectedAsOne) {
   }
 }
 
+// Nothing is moved, and nothing starts over.
+TEST_F(CorruptCheckpoint, TheOnlyOneIsAnError) {
+  fs::remove_all(newest().parent_path() / "step-00000005");
+  const fs::path file = newest() / "rank-00000.bin";
+  std::string bytes = read_file(file);
+  ASSERT_FALSE(bytes.empty());
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  write(file, bytes);
+  const Ended rejected =
+      run(place_, {"--ranks", "1", "train.steps=11", "data.tokenizer=tokenizer", "--resume", "--json"});
+  EXPECT_EQ(rejected.code, 2) << rejected.err;
+  EXPECT_NE(rejected.err.find("checksum mismatch"), std::string::npos) << rejected.err;
+  EXPECT_TRUE(read_file(file) == bytes);
+}
+
 TEST_F(CorruptCheckpoint, OneFurtherStepHasARate) {
   const Ended one = run(place_, {"--ranks", "1", "train.steps=11", "data.tokenizer=tokenizer", "--resume", "--json"});
   ASSERT_EQ(one.code, 0) << one.err;
