@@ -157,8 +157,8 @@ void expect_gradients_of_one_rank(const ContextCase& c) {
   const std::int64_t batch_size = c.on.batch_size();
   const auto mesh = rank_mesh(layout.mesh);
   const testing::Outcome ours = testing::run(model, layout, *mesh, batch_size, c.on.random_delay_s);
-  static std::map<std::tuple<std::int64_t, bool, AttentionMask, double>, testing::Outcome> references;
-  testing::Outcome& one = references[{batch_size, c.on.packed, c.on.mask, c.softcap}];
+  static std::map<std::tuple<std::int64_t, bool, AttentionMask, double, bool>, testing::Outcome> references;
+  testing::Outcome& one = references[{batch_size, c.on.packed, c.on.mask, c.softcap, c.grouped()}];
   if (one.gradients.empty()) {
     one = testing::on_one_rank(
         [&] { return testing::run(model, layout_of_one_rank(c, model), *comm::make_self_mesh(), batch_size, 0); });
