@@ -92,7 +92,7 @@ struct LayoutChoices : Parallelism {
   bool deterministic = false;          // two runs give the same bits on CUDA, too; on the CPU they always do
   std::shared_ptr<const optim::Optimizer> optimizer = optim::make_adamw();
   std::shared_ptr<const nn::Quantizer> quantizer;  // of SavePolicy::formats and of flats with scales, if any
-  step::HostPlacement host;                        // no recipe sets it
+  step::HostPlacement host;                        // docs/design/offload.md says what is shipped of it
   // The steps whose number is a multiple of it are verified (engine::Session::enqueue_verified).
   std::optional<std::int64_t> verify_every;
   // With expert ranks: limits the rows that a rank has buffers for (nn::TokenExchange::Sizes::row_bound). Without it

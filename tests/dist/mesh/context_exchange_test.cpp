@@ -370,9 +370,9 @@ TEST(ContextExchange, HeadsOverRanksNeedASeamOfTheirOwn) {
   EXPECT_THROW(plan::make_seams(plan::derive(layout, model), *mesh), InternalError);
 }
 
-using AllContextGradients = CaseTest<ContextCase>;
+using FullContextGradients = CaseTest<ContextCase>;
 
-TEST_P(AllContextGradients, DISABLED_AreThoseOfOneRank) {
+TEST_P(FullContextGradients, AreThoseOfOneRank) {
   expect_gradients_of_one_rank(GetParam());
 }
 
@@ -422,9 +422,9 @@ std::vector<ContextCase> every_mask_and_policy() {
   }
   return out;
 }
-INSTANTIATE_TEST_SUITE_P(EveryMaskAndPolicy, AllContextGradients, ::testing::ValuesIn(every_mask_and_policy()),
+INSTANTIATE_TEST_SUITE_P(EveryMaskAndPolicy, FullContextGradients, ::testing::ValuesIn(every_mask_and_policy()),
                          CaseName());
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AllContextGradients);  // one rank has no splits
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FullContextGradients);  // one rank has no splits
 
 }  // namespace context_exchange_test
 }  // namespace hawser
