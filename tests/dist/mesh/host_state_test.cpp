@@ -307,18 +307,12 @@ struct FromTo {
 
 using HostStateCheckpoint = CaseTest<FromTo>;
 
-MeshCase last_mesh_in_bf16() {
-  MeshCase c = sharded_meshes().back();
-  c.compute = DType::bf16;
-  return c;
-}
-
 // What one place has saved, the other loads and continues to the same bits.
 TEST_P(HostStateCheckpoint, ContinuesInTheOtherPlace) {
   const models::Model model(testing::toy_description());
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  plan::LayoutChoices layout = clipped_layout(last_mesh_in_bf16(), model);
+  plan::LayoutChoices layout = clipped_layout(testing::last_mesh_in_bf16(), model);
   static Trained expected;
   if (expected.losses.empty()) {
     GuardedRun straight(model, layout);
@@ -366,7 +360,7 @@ INSTANTIATE_TEST_SUITE_P(Places, HostStateSnapshot, ::testing::ValuesIn(snapshot
 // Steps without updates read the rounded weights, which are on the device.
 TEST(HostState, OtherStepsReadTheUpdatedWeights) {
   const models::Model model(testing::toy_description());
-  plan::LayoutChoices layout = clipped_layout(last_mesh_in_bf16(), model);
+  plan::LayoutChoices layout = clipped_layout(testing::last_mesh_in_bf16(), model);
   std::vector<Trained> all;
   for (const Place place : {Place::device, Place::host}) {
     put(layout, model, place);

@@ -336,19 +336,13 @@ struct CheckpointCase {
 
 using HostWeightsCheckpoint = CaseTest<CheckpointCase>;
 
-MeshCase last_mesh_in_bf16() {
-  MeshCase c = sharded_meshes().back();
-  c.compute = DType::bf16;
-  return c;
-}
-
 // What is saved with weights in one place continues in the other to the same bits.
 TEST_P(HostWeightsCheckpoint, ContinuesInTheOtherPlace) {
   const auto& [state, loads] = GetParam();
   const models::Model model(testing::toy_description());
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
-  const plan::LayoutChoices resident = clipped_layout(last_mesh_in_bf16(), model);
+  const plan::LayoutChoices resident = clipped_layout(testing::last_mesh_in_bf16(), model);
   static std::vector<double> expected;
   static Tensors end;
   if (expected.empty()) {
@@ -422,8 +416,8 @@ TEST_P(HostWeightsInOtherSteps, AreTheUpdatedOnes) {
   put_on_host(layout, model, GetParam().state);
   EXPECT_EQ(losses_of(), expected);
 }
-INSTANTIATE_TEST_SUITE_P(States, HostWeightsInOtherSteps, ::testing::ValuesIn(with_states({last_mesh_in_bf16()})),
-                         CaseName());
+INSTANTIATE_TEST_SUITE_P(States, HostWeightsInOtherSteps,
+                         ::testing::ValuesIn(with_states({testing::last_mesh_in_bf16()})), CaseName());
 
 struct FolderCase {
   State state;

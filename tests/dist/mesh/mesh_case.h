@@ -212,6 +212,12 @@ inline std::vector<MeshCase> sharded_meshes() {
   return out;
 }
 
+inline MeshCase last_mesh_in_bf16() {
+  MeshCase c = sharded_meshes().back();
+  c.compute = DType::bf16;
+  return c;
+}
+
 // The device of the ranks, on which equal steps have equal bits.
 inline plan::LayoutChoices rank_layout(const comm::MeshSizes& mesh) {
   plan::LayoutChoices layout;
