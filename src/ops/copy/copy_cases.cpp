@@ -3,6 +3,7 @@
 #include "ops/bias/add_bias.h"
 #include "ops/copy/add.h"
 #include "ops/copy/permute_rows.h"
+#include "ops/copy/sum_parts.h"
 #include "ops/testing/case_support.h"
 
 namespace hawser::ops {
@@ -38,6 +39,46 @@ TEST(Add, AgreesWithFloat64) {
   expect_rejected([&] { add(world.stream(), {.a = y.rows(0, 2), .b = y.rows(0, 2), .y = y.rows(1, 2)}); },
                   "share memory");
   expect_rejected([&] { add(world.stream(), {.a = y.rows(0, 2), .b = y, .y = y}); }, "a has shape");
+}
+
+// The bits of sums in the parts' order, rounded once, and then of the sum with the residual.
+TEST(SumParts, RoundsTheSumAndThenThatWithTheResidual) {
+  for (const DType dtype : kActs) {
+    for (const auto& [parts, rows, columns] : {std::tuple{2, 5, 16}, {4, 3, 11}, {1, 2, 8}, {3, 300, 33}}) {
+      const std::int64_t elements = std::int64_t{rows} * columns;
+      const auto all = random_values(parts * elements, 1, dtype), residual = random_values(elements, 2, dtype);
+      for (const bool adds : {false, true}) {
+        Values expected;
+        for (std::int64_t i = 0; i < elements; ++i) {
+          float sum = static_cast<float>(all[static_cast<std::size_t>(i)]);
+          for (int p = 1; p < parts; ++p) sum += static_cast<float>(all[static_cast<std::size_t>(p * elements + i)]);
+          const double once = rounded(sum, dtype), other = residual[static_cast<std::size_t>(i)];
+          expected.push_back(adds ? rounded(static_cast<float>(other) + static_cast<float>(once), dtype) : once);
+        }
+        check_case({cat("sum_parts ", to_string(dtype), " ", parts, adds ? " and a residual" : ""),
+                    [&, count = parts, r = rows, c = columns](World& world) -> std::vector<Values> {
+                      const SumParts args{.parts = world.in(dtype, {std::int64_t{count} * r, c}, all),
+                                          .residual = adds ? world.in(dtype, {r, c}, residual) : TensorView(),
+                                          .y = world.out(dtype, {r, c})};
+                      sum_parts(world.stream(), args);
+                      return {world.values(args.y)};
+                    },
+                    {expected},
+                    0});
+      }
+    }
+  }
+  World world(DeviceKind::cpu, 1);
+  const TensorView y = world.in_out(DType::f32, {1, 2}, {1, 2}), parts = world.in(DType::f32, {2, 2}, {1, 2, 3, 4});
+  sum_parts(world.stream(), {.parts = parts, .residual = y, .y = y});
+  EXPECT_EQ(world.values(y), (Values{5, 8}));
+  expect_rejected([&] { sum_parts(world.stream(), {.parts = parts, .y = parts.rows(0, 1)}); }, "share memory");
+  expect_rejected(
+      [&] {
+        sum_parts(world.stream(),
+                  {.parts = world.in(DType::f32, {3, 2}, Values(6)), .y = world.out(DType::f32, {2, 2})});
+      },
+      "parts");
 }
 
 TEST(AddBias, AgreesWithFloat64) {
