@@ -138,8 +138,9 @@ class Group {
   void send(Stream& stream, const TensorView& data, int peer, std::int64_t label = 0);
   void receive(Stream& stream, const TensorView& data, int peer, std::int64_t label = 0);
 
-  // One send and one receive that do not wait for each other: every member of a ring may call it. Each matches as
+  // One send and one receive that do not wait for each other, as in a ring: every member calls it. Each matches as
   // above. `to` and `from` may be the same member. send and recv have one size and do not overlap. `label`: of both.
+  // On a GPU, what is sent from registered memory (register_memory) is fetched by copy engines.
   void exchange(Stream& stream, const TensorView& send, int to, const TensorView& recv, int from,
                 std::int64_t label = 0);
 

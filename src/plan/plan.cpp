@@ -22,8 +22,8 @@ std::vector<std::string> implementations(const RankPlan& plan) {
   return out;
 }
 
-// What a member may read of another one's memory: the complete tensor of a collective, and what is gathered or
-// exchanged unless it is a part of that.
+// What a member may read of another one's memory: the complete tensor of a collective, what is exchanged, and what is
+// gathered unless it is a part of that.
 std::vector<Access> shared_views(const OpRecord& record) {
   const std::vector<Access>& all = record.accesses;
   switch (record.collective.kind) {
@@ -36,11 +36,11 @@ std::vector<Access> shared_views(const OpRecord& record) {
     case CollectiveKind::reduce_scatter:
     case CollectiveKind::all_reduce:
     case CollectiveKind::broadcast:
+    case CollectiveKind::exchange:
       return {all[0]};
     case CollectiveKind::none:
     case CollectiveKind::send:
     case CollectiveKind::receive:
-    case CollectiveKind::exchange:
     case CollectiveKind::barrier:
       break;
   }

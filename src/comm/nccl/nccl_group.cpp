@@ -538,6 +538,11 @@ Group::Work NcclGroup::receive_work(const TensorView& data, int peer) {
 Group::Work NcclGroup::exchange_work(const TensorView& send, int to, const TensorView& recv, int from) {
   return watched(CollectiveKind::exchange, send.bytes(), [this, send, to, recv, from](const CudaNative& native) {
     const auto bytes = static_cast<std::size_t>(send.bytes());
+    if (const PeerRegion* region = peers_.region(send.raw(), send.bytes())) {
+      peers_.meet(stream_of(native));
+      peers_.fetch(stream_of(native), {{{.to = recv.raw(), .from = region->at(send.raw(), from), .bytes = bytes}}});
+      return peers_.meet(stream_of(native));  // all members have fetched
+    }
     grouped([&] {
       expect(ncclRecv(recv.raw(), bytes, ncclInt8, from, comm_, stream_of(native)), "ncclRecv");
       expect(ncclSend(send.raw(), bytes, ncclInt8, to, comm_, stream_of(native)), "ncclSend");
