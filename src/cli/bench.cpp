@@ -207,7 +207,8 @@ int bench_step(const BenchStepOptions& options) {
   const int world = world_size(options.common, recipe.run.ranks > 0 ? recipe.run.ranks : 1);
   if (!recipe.places.contains("train.global_batch_size"))  // one sequence for each group of data ranks
     recipe.train.global_batch_size =
-        std::max(1, world / recipe.parallel.context_parallel_degree) * recipe.train.micro_batch_size;
+        std::max(1, world / (recipe.parallel.context_parallel_degree * recipe.parallel.tensor_parallel_degree)) *
+        recipe.train.micro_batch_size;
   engine::RankDevice device;
   if (accepted(recipe, {"run.device"})) collect(of_recipe, [&] { device = device_of(recipe, world); });
   engine::OpenModel model;
@@ -216,7 +217,8 @@ int bench_step(const BenchStepOptions& options) {
     check_layout(recipe, world, problems);
     if (!options.trace.empty() && place.rank == 0)
       check_trace(options.trace, plan::model_of(recipe), device.kind, problems);
-    model = engine::open_model(plan::model_of(recipe), recipe.model.path.empty(), problems, engine::changes_of(recipe));
+    model = engine::open_model(plan::model_of(recipe), recipe.model.path.empty(), problems,
+                               engine::changes_of(recipe, place.rank));
     if (!problems.empty()) return;
     plan::Machine machine = plan::this_machine();
     machine.ranks = must_launch(world) ? world : launched_as().local_ranks;

@@ -35,6 +35,11 @@ using generate::Listener;
 using generate::OpenGeneration;
 using Json = nlohmann::ordered_json;
 
+// Every rank of a run computes the answers; the first one writes them.
+bool writes(const OpenGeneration& input) {
+  return input.ranks.world == nullptr || input.ranks.world->rank().value() == 0;
+}
+
 // A model may generate any character; a terminal must not obey it. A pipe gets the text as it is.
 void put(const std::string& text) {
   static const bool terminal = ::isatty(STDOUT_FILENO) == 1;
@@ -91,13 +96,13 @@ bool is_empty(const Answer& answer) {
 }
 
 int run_one(OpenGeneration& input, bool as_json) {
-  const bool as_text = input.tokenizer != nullptr && !as_json;
+  const bool first_rank = writes(input), as_text = input.tokenizer != nullptr && !as_json;
   const generate::Prompt& prompt = input.prompts[0];
   Generator generator(input);
   // The prompt is printed with the first token: after that nothing can be rejected.
   bool first = true;
   const auto show = [&](std::size_t, std::int32_t, const std::string& text) {
-    if (!as_text) return;
+    if (!as_text || !first_rank) return;
     std::string before;
     if (std::exchange(first, false)) {
       const std::size_t whole = generate::whole_characters(*input.tokenizer, prompt.ids);
@@ -106,6 +111,7 @@ int run_one(OpenGeneration& input, bool as_json) {
     put(before + text);
   };
   const Answer answer = generator.answer_all({.token = show, .answer = {}, .progress = {}})[0];
+  if (!first_rank) return 0;
   if (as_text) {
     put("\n");
   } else if (as_json) {
@@ -142,6 +148,11 @@ class Progress {
   std::size_t prompts_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), last_report_ = start_;
 };
+
+// All ranks stop after the same pass.
+bool stop_requested_on_any(comm::World* world) {
+  return world != nullptr ? world->any(stop_requested()) : stop_requested();
+}
 
 // Thrown between passes when the user interrupts.
 struct Stopped {};
@@ -191,26 +202,29 @@ class AnswerWriter {
 };
 
 int run_many(OpenGeneration& input, const GenerateOptions& options) {
-  AnswerWriter writer(options.output);
+  const bool first_rank = writes(input);
+  AnswerWriter writer(first_rank ? options.output : "");
   Generator generator(input);
   const std::size_t prompts = input.prompts.size();
   bool empty = prompts > 0;
   const auto write = [&](std::size_t i, const Answer& answer) {
     empty = empty && is_empty(answer);
-    writer.add(i, line_of(answer_json(input, input.prompts[i], answer, options.common.json)));
+    if (first_rank) writer.add(i, line_of(answer_json(input, input.prompts[i], answer, options.common.json)));
   };
+  const bool stops = !options.output.empty();
   Progress progress(prompts);
   const auto between_passes = [&](const Counts& counts) {
-    progress(counts);
+    if (first_rank) progress(counts);
     const bool done = counts.prompts == static_cast<std::int64_t>(prompts);
-    if (writer.to_file() && !done && stop_requested()) throw Stopped();
+    if (stops && !done && stop_requested_on_any(input.ranks.world)) throw Stopped();
   };
-  if (writer.to_file()) catch_stop_signals(kEndedAnsweringLine);
+  if (stops) catch_stop_signals(kEndedAnsweringLine);
   try {
     generator.answer_all({.token = {}, .answer = write, .progress = between_passes});
   } catch (const Stopped&) {
-    return writer.stop(prompts);
+    return first_rank ? writer.stop(prompts) : static_cast<int>(ExitCode::interrupted);
   }
+  if (!first_rank) return 0;
   writer.commit();
   if (empty) suggest_chat(input, empty);
   for (const std::string& note : generator.decoder().notes()) print("", note);
@@ -284,6 +298,43 @@ int run_chat(OpenGeneration& input, const GenerateOptions& options, text::chat::
   return static_cast<int>(rejected && !typed ? ExitCode::bad_input : ExitCode::done);
 }
 
+// Ranks have no standard input.
+void check_input_of_ranks(const GenerateOptions& options, int world, Problems& problems) {
+  if (world == 1) return;
+  if (options.chat) {
+    problems.add({.what = "a chat runs on one rank", .expected = "1", .got = cat(world), .at = "--ranks"});
+  }
+  if (options.prompts == "-") {
+    problems.add(
+        {.what = "prompts from standard input on several ranks", .expected = "a file", .got = "-", .at = "--prompts"});
+  }
+}
+
+// What the user should know before the first answer. `model`: as it is opened.
+void warn(const OpenGeneration& input, const std::string& model, const GenerateOptions& options) {
+  if (!input.open.skipped.empty()) print("skipped: ", input.open.skipped.lines());
+  const std::string better = better_than_last(model, options.best);
+  if (!better.empty()) print("", better);
+  std::string keys;
+  for (const std::string& key : input.open.special.not_applied) keys += cat(keys.empty() ? "" : ", ", key);
+  const auto answered = std::ranges::count_if(input.prompts, &generate::Prompt::answered);
+  if (answered > 0) {
+    print("",
+          cat(plural(answered, "conversation"), answered == 1 ? " ends" : " end",
+              " with an answer, and the model writes another one after it; leave the last message out to get one in "
+              "its place"));
+  }
+  if (!keys.empty()) {
+    print("warning: ",
+          cat("generate does not apply ", keys, " of generation_config.json; transformers may choose other tokens"));
+  }
+  if (input.encoder->wrote_date()) print("", "the chat template writes the date of today");
+  // One more token than the cache holds: the last one is not fed back.
+  const std::string beyond =
+      models::beyond_positions(input.open.model->description(), input.size.positions + (options.chat ? 0 : 1));
+  if (!beyond.empty()) print("warning: ", beyond);
+}
+
 }  // namespace
 
 int generate(const GenerateOptions& options) {
@@ -295,15 +346,10 @@ int generate(const GenerateOptions& options) {
                                            {{"model.path", "--model"}, {"data.chat_template", "--chat-template"}});
   problems.add(unused);
   const Recipe recipe = recipe_without_file(base, common, /*runs=*/true, /*keep_relative=*/false, problems);
-  if (const int world = world_size(common, std::max(1, recipe.run.ranks)); world > 1) {
-    problems.add({.what = "generate runs on one rank",
-                  .expected = "1",
-                  .got = cat(world),
-                  .at = "--ranks",
-                  .hint = "--ranks 1"});
-  }
+  const int world = world_size(common, std::max(1, recipe.run.ranks));
+  check_input_of_ranks(options, world, problems);
   engine::RankDevice device;
-  if (accepted(recipe, {"run.device"})) collect(problems, [&] { device = device_of(recipe, 1); });
+  if (accepted(recipe, {"run.device"})) collect(problems, [&] { device = device_of(recipe, world); });
   problems.add(fp8_trains_only(recipe));
   engine::check_output(
       options.output, "--output",
@@ -311,7 +357,7 @@ int generate(const GenerateOptions& options) {
       problems);
   text::chat::Value tools;
   if (!options.tools.empty()) collect(problems, [&] { tools = generate::read_tools(options.tools); });
-  auto input = generate::open_generation({.model = base.model.path,
+  const generate::GenerateRequest request{.model = base.model.path,
                                           .adapters = options.adapters,
                                           .prompt = options.prompt,
                                           .prompt_ids = options.prompt_ids,
@@ -329,33 +375,28 @@ int generate(const GenerateOptions& options) {
                                           .stops = options.stops,
                                           .recipe = recipe,
                                           .threads = threads_of(recipe),
-                                          .device = device},
-                                         problems);
-  problems.throw_if_any();
-  if (!input->open.skipped.empty()) print("skipped: ", input->open.skipped.lines());
-  const std::string better = better_than_last(base.model.path, options.best);
-  if (!better.empty()) print("", better);
-  std::string keys;
-  for (const std::string& key : input->open.special.not_applied) keys += cat(keys.empty() ? "" : ", ", key);
-  const auto answered = std::ranges::count_if(input->prompts, &generate::Prompt::answered);
-  if (answered > 0) {
-    print("",
-          cat(plural(answered, "conversation"), answered == 1 ? " ends" : " end",
-              " with an answer, and the model writes another one after it; leave the last message out to get one in "
-              "its place"));
+                                          .device = device};
+  const auto check = [&](const RankPlace& place, Problems& found) {
+    found.add(problems);
+    generate::open_generation(generate::on_ranks(request, place.rank, place.ranks, nullptr), found);
+  };
+  if (must_launch(world)) {
+    Problems found;
+    check({.rank = 0, .ranks = world}, found);
+    found.throw_if_any();
+    return launch_ranks({.ranks = world, .threads = recipe.run.threads});
   }
-  if (!keys.empty()) {
-    print("warning: ",
-          cat("generate does not apply ", keys, " of generation_config.json; transformers may choose other tokens"));
-  }
-  if (input->encoder->wrote_date()) print("", "the chat template writes the date of today");
-  // One more token than the cache holds: the last one is not fed back.
-  const std::string beyond =
-      models::beyond_positions(input->open.model->description(), input->size.positions + (options.chat ? 0 : 1));
-  if (!beyond.empty()) print("warning: ", beyond);
-  if (options.chat) return run_chat(*input, options, std::move(tools));
-  if (!options.prompts.empty()) return run_many(*input, options);
-  return run_one(*input, options.common.json);
+  const auto run = [&](comm::World* ranks) {
+    Problems found;
+    const int rank = ranks != nullptr ? ranks->rank().value() : 0;
+    auto input = generate::open_generation(generate::on_ranks(request, rank, world, ranks), found);
+    found.throw_if_any();
+    if (rank == 0) warn(*input, base.model.path, options);
+    if (options.chat) return run_chat(*input, options, std::move(tools));
+    if (!options.prompts.empty()) return run_many(*input, options);
+    return run_one(*input, options.common.json);
+  };
+  return run_on_ranks(world, recipe, {.check = check, .run = run});
 }
 
 }  // namespace hawser::cli

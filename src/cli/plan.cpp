@@ -80,9 +80,12 @@ Subject read_subject(const Recipe& recipe, const PlanOptions& options, Problems 
     problems.add(with_origins(recipe, of_model, recipe.model.path.empty() ? "model.config" : "model.path", path));
   }
   const engine::ModelChanges changes = engine::changes_of(recipe);
-  if (!description.blocks.empty()) changes.describe(description, problems);  // else there are problems already
+  if (!description.blocks.empty()) {  // else there are problems already
+    changes.describe(description, problems);
+    models::check_share(description, changes.share, changes.share_place, problems);
+  }
   problems.throw_if_any();
-  const auto model = std::make_shared<const models::Model>(description, changes.spec_of);
+  const auto model = std::make_shared<const models::Model>(description, changes.spec_of, changes.share);
   return {.recipe = recipe, .target = *read, .description = std::move(description), .model = model};
 }
 
@@ -137,6 +140,9 @@ std::vector<std::string> changes_to_try(const Recipe& recipe, const plan::Target
   if (recipe.train.micro_batch_size > 1)
     out.push_back(cat("train.micro_batch_size=", recipe.train.micro_batch_size / 2));
   if (world > 1) {
+    const int tensor = recipe.parallel.tensor_parallel_degree;
+    out.push_back(cat("parallel.tensor_parallel_degree=", 2 * tensor));
+    if (tensor > 1) out.push_back(cat("parallel.tensor_parallel_degree=", tensor / 2));
     const int context = recipe.parallel.context_parallel_degree, shard = recipe.parallel.hybrid_shard_degree;
     out.push_back(cat("parallel.context_parallel_degree=", 2 * context));
     if (context > 1) out.push_back(cat("parallel.context_parallel_degree=", context / 2));
@@ -273,7 +279,8 @@ Recipe recipe_of_model(const PlanOptions& options, std::string& assumed, Problem
   if (!recipe.places.contains("train.global_batch_size")) {
     const std::vector<int>& counts = options.common.rank_counts;
     const int most = counts.empty() ? default_ranks(recipe, recipe.run.device) : *std::ranges::max_element(counts);
-    const int data_ranks = std::max(1, most / std::max(1, recipe.parallel.context_parallel_degree));
+    const ParallelRecipe& parallel = recipe.parallel;
+    const int data_ranks = std::max(1, most / (parallel.context_parallel_degree * parallel.tensor_parallel_degree));
     recipe.train.global_batch_size = data_ranks * recipe.train.micro_batch_size;
     assume("train.global_batch_size", cat(recipe.train.global_batch_size));
   }

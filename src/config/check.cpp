@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <limits>
 #include <numeric>
@@ -351,6 +352,38 @@ bool ranks_accepted(const Recipe& recipe) {
 
 }  // namespace
 
+namespace {
+
+// The key of the largest degree of context, tensor and pipeline parallelism, its value, and the product of the degrees
+// as text: "4", or "tensor x context = 8".
+struct DividingDegrees {
+  const char* key;
+  int degree;
+  std::string product;
+};
+
+DividingDegrees dividing_degrees(const ParallelRecipe& parallel) {
+  struct Degree {
+    const char *name, *key;
+    int value;
+  };
+  const std::array<Degree, 3> all{
+      {{"context", "parallel.context_parallel_degree", parallel.context_parallel_degree},
+       {"tensor", "parallel.tensor_parallel_degree", parallel.tensor_parallel_degree},
+       {"pipeline", "parallel.pipeline_parallel_degree", parallel.pipeline_parallel_degree}}};
+  const Degree& largest = *std::ranges::max_element(all, {}, &Degree::value);
+  std::string names;
+  int product = 1;
+  for (const Degree& degree : all) {
+    if (degree.value == 1) continue;
+    names += cat(names.empty() ? "" : " x ", degree.name);
+    product *= degree.value;
+  }
+  return {largest.key, largest.value, largest.value == product ? cat(product) : cat(names, " = ", product)};
+}
+
+}  // namespace
+
 void check_mesh(const Recipe& recipe, int world, Problems& problems) {
   if (!ranks_accepted(recipe)) return;
   const ParallelRecipe& parallel = recipe.parallel;
@@ -366,14 +399,14 @@ void check_mesh(const Recipe& recipe, int world, Problems& problems) {
   if (world < 1 || world % inner != 0) {
     const int below = world / inner * inner;
     std::string hint = cat("--ranks ", below > 0 ? cat(below, " or ", below + inner) : cat(inner));
-    const int degree = std::gcd(std::max(world, 1), context);
-    if (model == 1 && degree > 1) hint += cat(", or parallel.context_parallel_degree: ", degree);
-    add("parallel.context_parallel_degree",
-        {.what = "ranks do not divide by the degrees",
-         .expected = model == 1 ? cat("ranks a multiple of ", context)
-                                : cat("ranks a multiple of tensor x pipeline x context = ", inner),
-         .got = plural(world, "rank"),
-         .hint = hint});
+    const auto [key, degree, product] = dividing_degrees(parallel);
+    int fitting = degree - 1;  // the largest divisor of the degree with which the ranks divide
+    while (fitting > 1 && (degree % fitting != 0 || world % (inner / degree * fitting) != 0)) --fitting;
+    if (world > 0 && fitting > 1) hint += cat(", or ", key, ": ", fitting);
+    add(key, {.what = "ranks do not divide by the degrees",
+              .expected = cat("ranks a multiple of ", product),
+              .got = plural(world, "rank"),
+              .hint = hint});
     return;  // no hybrid degree is valid
   }
   const int ranks = world / model;

@@ -49,7 +49,13 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
     {"parallel.context_parallel_degree",
      "context_parallel_size context_parallel_dim cp_size sequence_parallel_degree ulysses_sequence_parallel_size"},
     {"parallel.context_comm", "cp_comm_type context_parallel_rotate_method ring_attn_func"},
-    {"parallel.tensor_parallel_degree", "tensor_parallel_size tensor_parallel_dim tensor_model_parallel_size tp_size"},
+    {"parallel.tensor_parallel_degree",
+     "tensor_parallel_size tensor_parallel_dim tensor_model_parallel_size tp_size tp_degree autotp_size "
+     "tensor_parallel "
+     "tensor_parallel.autotp_size"},
+    {"parallel.sequence_parallel (true by default)",
+     "sequence_parallel_enabled enable_sequence_parallel use_sequence_parallel sp_enabled"},
+    {"parallel.tensor_parallel_modules", "tp_plan parallelize_plan tensor_parallel_plan optimize_for_tp"},
     {"parallel.pipeline_parallel_degree", "pipeline_model_parallel_size pp_size"},
     {"parallel.expert_parallel_degree", "expert_model_parallel_size ep_size"},
 

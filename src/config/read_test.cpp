@@ -147,14 +147,15 @@ TEST_F(ReadRecipe, ShowsEveryUnknownKeyWithItsHint) {
 
 TEST_F(ReadRecipe, ReportsUnsupportedValues) {
   const std::string text = std::string(kSmallest) +
-                           "parallel: {context_comm: ring, tensor_parallel_degree: 2, expert_parallel_degree: 8}\n"
+                           "parallel: {context_comm: ring, pipeline_parallel_degree: 2, expert_parallel_degree: 8}\n"
                            "precision: {compute: fp16}\n"
                            "memory: {activation_offload: true, optimizer_offload: true}\n";
   const std::string lines = errors(text);
   EXPECT_NE(lines.find("r.yaml: not supported yet (expected all_gather, got ring) at parallel.context_comm, line 6"),
             std::string::npos)
       << lines;
-  EXPECT_NE(lines.find("not supported yet (expected 1, got 2) at parallel.tensor_parallel_degree"), std::string::npos);
+  EXPECT_NE(lines.find("not supported yet (expected 1, got 2) at parallel.pipeline_parallel_degree"),
+            std::string::npos);
   EXPECT_NE(lines.find("(expected false, got true) at memory.activation_offload, line 8"), std::string::npos);
   EXPECT_NE(lines.find("(expected auto, float32, bf16 or fp8, got fp16) at precision.compute, line 7"),
             std::string::npos)

@@ -5,12 +5,14 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/training_options.h"
@@ -59,13 +61,20 @@ struct DataRecipe {
   bool deduplicate = false;
 };
 
+// Entries of parallel.tensor_parallel_modules: what tensor-parallel ranks may divide.
+inline constexpr std::array<std::string_view, 3> kTensorModules = {"attention", "mlp", "vocabulary"};
+
 struct ParallelRecipe {
-  int hybrid_shard_degree = 0;  // 0: all ranks; 1: none; N: shard over N ranks (context included), replicate across
+  // Of the ranks that tensor and pipeline parallelism leave. 0: all; 1: none; N: shard over N of them (context
+  // included), replicate across.
+  int hybrid_shard_degree = 0;
   ShardPolicy sharding = ShardPolicy::parameters;
   int context_parallel_degree = 1;
   ContextComm context_comm = ContextComm::all_gather;
   int context_chunks = 0;  // chunks of each sequence per rank; 0: 2 (zig-zag), packed batches 4 to 16
   int tensor_parallel_degree = 1;
+  bool sequence_parallel = true;
+  std::vector<std::string> tensor_parallel_modules{kTensorModules.begin(), kTensorModules.end()};
   int pipeline_parallel_degree = 1;
   int expert_parallel_degree = 1;
   int prefetch = 1;  // units gathered ahead of use
@@ -187,7 +196,7 @@ struct CheckpointRecipe {
 };
 
 struct RunRecipe {
-  int ranks = 0;    // 0: one per GPU; on the CPU the larger of the shard and context degrees
+  int ranks = 0;    // 0: one per GPU; on the CPU what the degrees need (default_ranks)
   int threads = 0;  // CPU threads per rank; 0: cores / ranks of this machine
   DeviceChoice device = DeviceChoice::automatic;
   double collective_timeout_s = 120.0;

@@ -118,9 +118,9 @@ std::vector<Key> make_schema() {
              "fraction of data.train held out if data.validation is not set"),
       flag("data.deduplicate", HAWSER_FIELD(data.deduplicate), "drop documents with duplicate content"),
 
-      integer(
-          "parallel.hybrid_shard_degree", HAWSER_FIELD(parallel.hybrid_shard_degree), {.min = 0, .max = kMaxRanks},
-          "ranks (context included) that model state is sharded over; 0: all (FSDP, ZeRO-3), 1: none (DDP), else HSDP"),
+      integer("parallel.hybrid_shard_degree", HAWSER_FIELD(parallel.hybrid_shard_degree), {.min = 0, .max = kMaxRanks},
+              "ranks (context included) that model state is sharded over; 0: all but tensor's (FSDP), 1: none (DDP), "
+              "else HSDP"),
       word("parallel.sharding", HAWSER_FIELD(parallel.sharding),
            {{"parameters", ShardPolicy::parameters}, {"optimizer", ShardPolicy::optimizer}}, {},
            "what is sharded: all model state (ZeRO-3), or all but the weights (ZeRO-1, ZeRO-2)"),
@@ -131,10 +131,15 @@ std::vector<Key> make_schema() {
       integer(
           "parallel.context_chunks", HAWSER_FIELD(parallel.context_chunks), {.min = 0, .max = 1024},
           "chunks of each sequence per rank; 0: 2 (zig-zag), or 4 to 16 for packed documents, the fewest that balance"),
-      instead("parallel.hybrid_shard_degree=0, which shards every matrix over all ranks, and for long sequences "
-              "parallel.context_parallel_degree",
-              integer("parallel.tensor_parallel_degree", HAWSER_FIELD(parallel.tensor_parallel_degree),
-                      {.min = 1, .supported = 1}, "ranks that each matrix is split over")),
+      integer("parallel.tensor_parallel_degree", HAWSER_FIELD(parallel.tensor_parallel_degree),
+              {.min = 1, .max = kMaxRanks}, "ranks that each layer's matrices are split over, by heads and channels"),
+      flag("parallel.sequence_parallel", HAWSER_FIELD(parallel.sequence_parallel),
+           "tensor-parallel ranks also split the tokens of norms and of what is kept between layers"),
+      names("parallel.tensor_parallel_modules", HAWSER_FIELD(parallel.tensor_parallel_modules),
+            "what tensor-parallel ranks split: attention, mlp, vocabulary; each rank has all of the others",
+            {.valid = [](const std::string& entry) { return std::ranges::count(kTensorModules, entry) > 0; },
+             .what = "unknown value",
+             .expected = "attention, mlp or vocabulary"}),
       instead("parallel.hybrid_shard_degree=0, which shards every layer over all ranks",
               integer("parallel.pipeline_parallel_degree", HAWSER_FIELD(parallel.pipeline_parallel_degree),
                       {.min = 1, .supported = 1}, "stages that the layers are split into")),
@@ -282,9 +287,7 @@ std::vector<Key> make_schema() {
            "steps wait only for a copy to host memory; disk writes run in the background (docs/checkpoints.md)"),
 
       integer("run.ranks", HAWSER_FIELD(run.ranks), {.min = 0, .max = kMaxRanks},
-              "processes; 0: one per GPU, on the CPU the larger of hybrid_shard_degree and context_parallel_degree; "
-              "same as "
-              "--ranks"),
+              "processes; 0: one per GPU, on the CPU what the degrees of parallel need; same as --ranks"),
       integer("run.threads", HAWSER_FIELD(run.threads), {.min = 0, .max = kMaxThreads},
               "CPU threads per rank; 0: cores / ranks"),
       word("run.device", HAWSER_FIELD(run.device),
@@ -340,8 +343,8 @@ const std::vector<Section>& sections() {
        "Training data. Relative paths start at the recipe's folder; those of `--set` at the working directory; `~` is "
        "the home folder."},
       {"parallel",
-       "Parallelism. Ranks = replicas x hybrid_shard_degree; a context-parallel group is part of the ranks that "
-       "shard."},
+       "Parallelism; docs/layout.md tells what to choose. Ranks = tensor_parallel_degree x hybrid_shard_degree x "
+       "replicas; a context-parallel group is part of the ranks that shard."},
       {"memory", "Activation checkpointing and memory limits."},
       {"precision", "Compute precision."},
       {"train", "Steps, batch sizes, evaluation."},

@@ -201,7 +201,7 @@ TEST(Fp8Blocks, ExcludedLinearsAreNotInFp8) {
   recipe.precision.fp8.exclude = {"k_proj"};
   Problems problems;
   const OpenModel open = open_model(std::string(testing::kSourceFolder) + "/tests/golden/tiny/gqa", false, problems,
-                                    changes_of(recipe, {"model.layers.1.mlp.down_proj"}));
+                                    changes_of(recipe, 0, {"model.layers.1.mlp.down_proj"}));
   ASSERT_EQ(problems.lines(), "");
   const models::Model& model = *open.model;
   recipe.data.sequence_length = 32;

@@ -9,6 +9,7 @@
 #include "io/json.h"
 #include "models/frozen_params.h"
 #include "models/param_groups.h"
+#include "plan/layout.h"
 
 namespace hawser::engine {
 
@@ -99,22 +100,24 @@ ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models
   for (const models::LoraConfig& lora : adapters) {
     saved.insert(saved.end(), lora.modules_to_save.begin(), lora.modules_to_save.end());
   }
-  return {.describe =
-              [changes, adapters, place](models::ModelDescription& description, Problems& problems) {
-                if (changes.describe) changes.describe(description, problems);
-                for (const models::LoraConfig& lora : adapters) models::add_lora(description, lora, place, problems);
-              },
-          .spec_of = models::train_lora(changes.spec_of, std::move(saved))};
+  ModelChanges out = changes;
+  out.describe = [changes, adapters, place](models::ModelDescription& description, Problems& problems) {
+    if (changes.describe) changes.describe(description, problems);
+    for (const models::LoraConfig& lora : adapters) models::add_lora(description, lora, place, problems);
+  };
+  out.spec_of = models::train_lora(changes.spec_of, std::move(saved));
+  return out;
 }
 
 ModelChanges with_frozen(const ModelChanges& changes, const std::vector<std::string>& entries, const Problem& place) {
   if (entries.empty()) return changes;
-  return {.describe =
-              [changes, entries, place](models::ModelDescription& description, Problems& problems) {
-                if (changes.describe) changes.describe(description, problems);
-                models::check_frozen(description, entries, place, problems);
-              },
-          .spec_of = models::freeze(changes.spec_of, models::ParamNames(entries))};
+  ModelChanges out = changes;
+  out.describe = [changes, entries, place](models::ModelDescription& description, Problems& problems) {
+    if (changes.describe) changes.describe(description, problems);
+    models::check_frozen(description, entries, place, problems);
+  };
+  out.spec_of = models::freeze(changes.spec_of, models::ParamNames(entries));
+  return out;
 }
 
 namespace {
@@ -124,16 +127,17 @@ ModelChanges in_groups(const ModelChanges& changes, const Recipe& recipe) {
   for (const ParamGroupRecipe& group : recipe.optimizer.groups) {
     groups.push_back({.match = group.match, .decays = group.weight_decay.value_or(0.0) > 0});
   }
-  return {.describe =
-              [changes, groups, place = problem_at(recipe, "optimizer.groups")](models::ModelDescription& description,
-                                                                                Problems& problems) {
-                const std::size_t before = problems.size();
-                changes.describe(description, problems);
-                if (problems.size() == before) {
-                  models::check_groups(models::Model(description, changes.spec_of), groups, place, problems);
-                }
-              },
-          .spec_of = models::with_groups(changes.spec_of, groups)};
+  ModelChanges out = changes;
+  out.describe = [changes, groups, place = problem_at(recipe, "optimizer.groups")](
+                     models::ModelDescription& description, Problems& problems) {
+    const std::size_t before = problems.size();
+    changes.describe(description, problems);
+    if (problems.size() == before) {
+      models::check_groups(models::Model(description, changes.spec_of), groups, place, problems);
+    }
+  };
+  out.spec_of = models::with_groups(changes.spec_of, groups);
+  return out;
 }
 
 // Linears in FP8, those that adapters leave frozen included.
@@ -169,7 +173,15 @@ ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe, const s
 
 }  // namespace
 
-ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fallbacks) {
+ModelChanges on_rank(ModelChanges changes, const Recipe& recipe, int rank) {
+  if (!accepted(recipe, {"parallel.tensor_parallel_degree", "parallel.tensor_parallel_modules"})) return changes;
+  changes.share = plan::share_of(recipe.parallel, rank);
+  changes.share_place = problem_at(recipe, "parallel.tensor_parallel_degree");
+  changes.share_place.hint = "parallel.tensor_parallel_degree: ";
+  return changes;
+}
+
+ModelChanges changes_of(const Recipe& recipe, int rank, const std::vector<std::string>& fallbacks) {
   ModelChanges changes{.describe = [recipe](models::ModelDescription& description, Problems& problems) {
     check_blocks(recipe, static_cast<std::int64_t>(description.blocks.size()), problems);
     change_routers(recipe, description, problems);
@@ -184,7 +196,7 @@ ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fa
   }
   if (!recipe.optimizer.groups.empty()) changes = in_groups(changes, recipe);
   if (recipe.precision.compute == ComputePrecision::fp8) changes = with_fp8(changes, recipe, fallbacks);
-  return changes;
+  return on_rank(std::move(changes), recipe, rank);
 }
 
 std::string experts_without_adapter(const Recipe& recipe, const models::Model& model) {

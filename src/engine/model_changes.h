@@ -16,7 +16,11 @@ namespace hawser::engine {
 // The keys `precision.fp8`, with precision.compute: fp8: which weights are gathered in FP8, frozen ones included. Adds
 // a problem for each block and each Linear that the model has not, and with DoRA. `fallbacks`: modules of Linears that
 // have fallen back from FP8 (engine/fp8_fallback.h).
-ModelChanges changes_of(const Recipe& recipe, const std::vector<std::string>& fallbacks = {});
+// The keys `parallel` of tensor parallelism: on_rank.
+ModelChanges changes_of(const Recipe& recipe, int rank = 0, const std::vector<std::string>& fallbacks = {});
+
+// `changes`, and what a rank of the recipe's mesh has of the model.
+ModelChanges on_rank(ModelChanges changes, const Recipe& recipe, int rank);
 
 // A note that the recipe's adapters leave the model's experts as they are. It is "" if they do not, or
 // if the model has none.

@@ -29,8 +29,9 @@ std::unique_ptr<models::Model> make_model(models::ModelDescription description, 
   if (problems.size() != before) return nullptr;
   models::ModelDescription changed = description;
   if (changes.describe) changes.describe(changed, problems);
+  models::check_share(changed, changes.share, changes.share_place, problems);
   if (problems.size() != before) return std::make_unique<models::Model>(std::move(description));
-  return std::make_unique<models::Model>(std::move(changed), changes.spec_of);
+  return std::make_unique<models::Model>(std::move(changed), changes.spec_of, changes.share);
 }
 
 constexpr const char* kFolderWithWeights = "a folder with weights";

@@ -46,9 +46,11 @@ struct OpenModel {
 struct ModelChanges {
   // Adds to the description that was read, for instance adapters (nn::AdapterConfig), or problems.
   std::function<void(models::ModelDescription& description, Problems& problems)> describe = {};
-  // Which parameters are frozen, their domains, dtypes and groups. common_domain is for meshes without tensor and
-  // expert ranks (plan::executor_setup).
+  // Which parameters are frozen, their dtypes and groups (models::rank_specs).
   nn::FlatSpecOf spec_of = nn::common_domain;
+  // What this rank has of the model, and the place of problems with its sizes (models::check_share).
+  models::RankShare share = {};
+  Problem share_place = {};
 };
 
 // Reads the config and the headers of all weight files and checks them against each other; reads no tensor data. Adds

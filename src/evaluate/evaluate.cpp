@@ -99,7 +99,9 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
                        .threads = request.threads,
                        .device = request.device,
                        .gradient_norms = request.gradient_norms};
-  input.open = engine::open_trained_model(request.model, problems, engine::changes_for_evaluation(), request.adapters);
+  input.open = engine::open_trained_model(request.model, problems,
+                                          engine::on_rank(engine::changes_for_evaluation(), request.recipe, rank),
+                                          request.adapters);
   lay_under(input.open.recipe, request, data);
   if (data.chat_template.empty()) data.chat_template = input.open.templates;
   input.across_documents = data.across_documents;
@@ -205,7 +207,7 @@ void expect_equal_inputs(const OpenEvaluation& input, comm::World* world) {
   const plan::Layout& layout = input.layout;
   const comm::MeshSizes& mesh = layout.mesh;
   expect(cat(layout.batch.sequence_length, " ", layout.batch.max_documents, " ", layout.micro_batches, " ",
-             to_string(layout.compute), " ", mesh.context, " ", mesh.shard, " ", mesh.replicate, " ",
+             to_string(layout.compute), " ", mesh.tensor, " ", mesh.context, " ", mesh.shard, " ", mesh.replicate, " ",
              input.gradient_norms, input.across_documents),
          {.what = "eval: ranks have different options", .hint = "the same command for all ranks"});
   if (!input.open.checkpoint) {

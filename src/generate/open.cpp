@@ -256,6 +256,13 @@ std::string identity_of(const OpenGeneration& input) {
 
 }  // namespace
 
+GenerateRequest on_ranks(GenerateRequest request, int rank, int ranks, comm::World* world) {
+  request.changes.share = {.tensor = {.index = rank, .count = ranks}};
+  request.changes.share_place = {.at = "--ranks", .hint = "--ranks "};
+  request.ranks = {.world = world, .mesh = {.tensor = ranks}};
+  return request;
+}
+
 std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Problems& problems) {
   comm::World* world = request.ranks.world;
   std::optional<OpenGeneration> input;

@@ -67,6 +67,10 @@ struct OpenGeneration {
   Ranks ranks;
 };
 
+// The request as rank `rank` of `ranks` makes it: tensor ranks, each with its part of the model. `world`: of these
+// ranks, or null to check the request as far as one process can.
+GenerateRequest on_ranks(GenerateRequest request, int rank, int ranks, comm::World* world);
+
 // Adds every problem and returns nullopt if there is one. Otherwise throws Error(does_not_fit) if the requested
 // sequences need more memory than may be used. On several ranks, every rank calls it with the same request but for its
 // device and its part of the model, and gets the same sizes, or the problems and errors of all.

@@ -50,7 +50,6 @@ std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model
     plan::LayoutChoices choices =
         plan::layout_choices(one, model, 1, plan::compute_dtype(one.precision, device), threads, device);
     choices.mesh = ranks.mesh;
-    choices.replace_seams = ranks.replace_seams;
     // Copies on tensor ranks are complete on each of them: no pass gathers weights, unless they are sharded.
     choices.shard_policy = choices.parts() > 1 ? ShardPolicy::parameters : ShardPolicy::optimizer;
     choices.cached = plan::CachedPass{.rows = bucket.rows,

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,7 +29,6 @@ struct CacheSize {
 struct Ranks {
   comm::World* world = nullptr;  // null if this process is alone. It outlives what is made with it
   comm::MeshSizes mesh = {};     // without context parallelism and pipeline stages
-  std::function<void(nn::Seams&, comm::Mesh&)> replace_seams = {};  // plan::LayoutChoices::replace_seams
 };
 
 // Maximum tokens of a prompt in one forward step.

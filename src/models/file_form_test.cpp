@@ -138,7 +138,7 @@ TEST_F(FileFormTest, StackedTensorsAreRowsOfAParameter) {
     const nn::Param param =
         nn::fused_param("experts", {segment}, {segment.rows, kColumns}, {nn::Initial::Kind::normal, 1.0}, true);
     Problems problems;
-    const Model model(read_description(golden("tied"), problems), nn::common_domain,
+    const Model model(read_description(golden("tied"), problems), nn::common_domain, {},
                       [&](std::unique_ptr<nn::Layer> layer, int number) -> std::unique_ptr<nn::Layer> {
                         if (number != 1) return layer;
                         return std::make_unique<WithParam>(*layer, param);

@@ -22,8 +22,11 @@ Config after_attention(const BlockDescription& block, Config config) {
 
 }  // namespace
 
-Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const ReplaceLayer& replace)
-    : description_(std::move(description)),
+Model::Model(ModelDescription whole, nn::FlatSpecOf rule, const RankShare& share, const ReplaceLayer& replace)
+    : whole_(std::move(whole)),
+      spec_of_(std::move(rule)),
+      share_(share),
+      description_(rank_description(whole_, share)),
       embedding_(description_.embedding),
       head_(description_.head, description_.embedding.table) {
   Problems unsupported;
@@ -34,6 +37,7 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
     if (block.moe && router_loss_ == nullptr) router_loss_ = std::make_shared<nn::RouterLoss>(block.moe->loss());
   }
   using Kind = nn::UnitId::Kind;
+  const nn::FlatSpecOf spec_of = rank_specs(spec_of_, share_);
   const auto add = [&](const std::string& name, const nn::UnitId& unit, const std::vector<nn::Param>& params) {
     return nn::add_unit(name, unit, params, spec_of, units_, flats_);
   };
@@ -84,6 +88,13 @@ Model::Model(ModelDescription description, const nn::FlatSpecOf& spec_of, const 
     HAWSER_CHECK(auxiliary_loss_ == nullptr || auxiliary_loss_ == loss, "layers add to two auxiliary losses");
     auxiliary_loss_ = loss;
   }
+}
+
+std::shared_ptr<const Model> Model::on_rank(const RankShare& share, int blocks) const {
+  ModelDescription description = whole_;
+  HAWSER_CHECK(blocks <= this->blocks(), blocks, " blocks of ", this->blocks());
+  description.blocks.resize(static_cast<std::size_t>(blocks));
+  return std::make_shared<const Model>(std::move(description), spec_of_, share);
 }
 
 const nn::AttentionConfig* Model::attention(int layer) const {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "models/rank_share.h"
 #include "nn/blocks/attention_layer.h"
 #include "nn/blocks/embedding_and_head.h"
 #include "nn/blocks/mlp_layer.h"
@@ -69,11 +70,16 @@ class Model {
   // Replaces a layer that the description says by another with the same inputs and output.
   using ReplaceLayer = std::function<std::unique_ptr<nn::Layer>(std::unique_ptr<nn::Layer> layer, int number)>;
 
-  explicit Model(ModelDescription description, const nn::FlatSpecOf& spec_of = nn::common_domain,
+  // What a rank has of the model that `whole` describes (check_share).
+  explicit Model(ModelDescription whole, nn::FlatSpecOf spec_of = nn::common_domain, const RankShare& share = {},
                  const ReplaceLayer& replace = {});
   Model(const Model&) = delete;
 
-  const ModelDescription& description() const { return description_; }
+  const ModelDescription& description() const { return description_; }  // of what this rank has
+  const ModelDescription& whole() const { return whole_; }
+  const RankShare& share() const { return share_; }
+  // Another rank's part of the same model, or of its first `blocks` blocks.
+  std::shared_ptr<const Model> on_rank(const RankShare& share, int blocks) const;
   const std::vector<nn::Unit>& units() const { return units_; }
   // The flats of all units, in the order of the units.
   const std::vector<nn::Flat>& flats() const { return flats_; }
@@ -130,6 +136,9 @@ class Model {
                         const std::vector<LayerRange>& layers, bool head) const;
 
  private:
+  ModelDescription whole_;
+  nn::FlatSpecOf spec_of_;  // before rank_specs
+  RankShare share_;
   ModelDescription description_;
   nn::EmbeddingLayer embedding_;
   std::vector<std::unique_ptr<nn::Layer>> layers_;

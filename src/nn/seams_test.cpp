@@ -16,7 +16,7 @@ TEST(Seams, DefaultsEnqueueNothingAndReturnTheirArguments) {
   TestContext ctx(device, DType::f32);
   const TensorView x = ctx.make(DType::f32, {6, 4}), offsets = ctx.make(DType::i32, {3});
   const Seams seams;
-  const auto gather = seams.redistribute->gather(ctx, x);
+  const auto gather = seams.redistribute->gather(ctx, x, Redistribute::Rows::together);
   ASSERT_EQ(gather->pieces(), 1);
   EXPECT_EQ(gather->wait(0).rows.view.raw(), x.raw());
   EXPECT_EQ(gather->wait(0).first_row, 0);

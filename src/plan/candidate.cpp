@@ -4,7 +4,6 @@
 #include <array>
 #include <map>
 #include <set>
-#include <string>
 #include <utility>
 
 namespace hawser::plan {
@@ -60,30 +59,19 @@ void apply(const Candidate& candidate, const models::Model& model, LayoutChoices
   }
 }
 
-namespace {
-
-// With the same spec of each parameter.
-std::shared_ptr<const models::Model> with_blocks(const models::Model& model, int blocks) {
-  std::map<std::string, nn::FlatSpec> specs;
-  for (const nn::Flat& flat : model.flats()) {
-    for (const nn::Param& param : flat.params()) specs.emplace(param.name, flat.spec());
-  }
-  models::ModelDescription description = model.description();
-  description.blocks.resize(static_cast<std::size_t>(blocks));
-  return std::make_shared<const models::Model>(
-      std::move(description), [specs = std::move(specs)](const nn::Param& param) { return specs.at(param.name); });
+models::RankShare share_of(const Parallelism& parallelism, int rank) {
+  return {.tensor = {.index = comm::coordinate_of(rank, parallelism.mesh).tensor, .count = parallelism.mesh.tensor},
+          .modules = parallelism.tensor_modules,
+          .sequence_parallel = parallelism.sequence_parallel};
 }
 
-}  // namespace
-
-ModelOf same_on_all_ranks(const models::Model& model) {
-  const auto small = std::make_shared<std::map<int, std::shared_ptr<const models::Model>>>();
-  return [&model, small](const Parallelism&, int, int blocks) -> std::shared_ptr<const models::Model> {
-    if (blocks >= model.blocks()) return {std::shared_ptr<const models::Model>(), &model};
-    std::shared_ptr<const models::Model>& shortened = (*small)[blocks];
-    if (shortened == nullptr) shortened = with_blocks(model, blocks);
-    return shortened;
-  };
+std::shared_ptr<const models::Model> RankModels::of(const Parallelism& parallelism, int rank, int blocks) const {
+  const models::RankShare share = share_of(parallelism, rank);
+  const auto is_it = [&](const models::Model& model) { return model.share() == share && model.blocks() == blocks; };
+  if (is_it(model_)) return {std::shared_ptr<const models::Model>(), &model_};
+  const auto found = std::ranges::find_if(made_, [&](const auto& model) { return is_it(*model); });
+  if (found != made_.end()) return *found;
+  return made_.emplace_back(model_.on_rank(share, blocks));
 }
 
 }  // namespace hawser::plan

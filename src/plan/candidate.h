@@ -8,7 +8,6 @@
 #pragma once
 
 #include <compare>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -43,13 +42,19 @@ Candidate candidate_of(const Recipe& recipe, Parallelism parallelism, int blocks
 // Sets policies and places of the choices that layout_choices() returns for the candidate's parallelism.
 void apply(const Candidate& candidate, const models::Model& model, LayoutChoices& choices);
 
-// The model as a rank has it: its slices of tensors and its experts, with the first `blocks` blocks. All
-// ranks have the same layers. The planner calls it for parallelisms and numbers of blocks that differ from the
-// run's.
-using ModelOf =
-    std::function<std::shared_ptr<const models::Model>(const Parallelism& parallelism, int rank, int blocks)>;
-// Of a model that all ranks have as it is, which the function borrows. One of fewer blocks has the layers of its
-// description.
-ModelOf same_on_all_ranks(const models::Model& model);
+// What a rank has of a model (models/rank_share.h).
+models::RankShare share_of(const Parallelism& parallelism, int rank);
+
+// A model as each rank has it, with its first blocks. The planner needs it for parallelisms and numbers of blocks that
+// differ from the run's. It borrows the model of one rank of the run.
+class RankModels {
+ public:
+  explicit RankModels(const models::Model& model) : model_(model) {}
+  std::shared_ptr<const models::Model> of(const Parallelism& parallelism, int rank, int blocks) const;
+
+ private:
+  const models::Model& model_;
+  mutable std::vector<std::shared_ptr<const models::Model>> made_;
+};
 
 }  // namespace hawser::plan

@@ -35,7 +35,7 @@ class Forecaster::Choice {
         short_(on.shortened(recipe, base, micro_batches_)) {}
 
   Forecast run() {
-    const auto model = on_.choices_.model(base_.parallelism, 0, blocks_);
+    const auto model = on_.models_.of(base_.parallelism, 0, blocks_);
     std::vector<PolicyCandidate> candidates =
         list_policy_candidates(on_.layout_of(short_, base_, *model), *model, on_.choices_.offload);
     for (PolicyCandidate& candidate : candidates) {

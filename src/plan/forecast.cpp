@@ -35,15 +35,14 @@ Forecaster::Forecaster(const Recipe& recipe, const models::Model& model, int wor
                        int threads, Choices choices)
     : recipe_(recipe),
       model_(model),
+      models_(model),
       world_(world),
       target_(std::move(target)),
       machine_(machine),
       threads_(threads),
       evaluates_(evaluates(recipe)),
       capacity_(capacity_of(recipe, target_, machine, world)),
-      choices_(std::move(choices)) {
-  if (!choices_.model) choices_.model = same_on_all_ranks(model);
-}
+      choices_(std::move(choices)) {}
 
 std::string Forecast::of_largest_stage() const {
   return stages.size() > 1 ? cat(" of pipeline stage ", largest_stage()) : "";
@@ -91,7 +90,7 @@ Candidate Forecaster::candidate_of(const Recipe& recipe) const {
 }
 
 Layout Forecaster::layout_of(const Recipe& recipe, const Candidate& candidate) const {
-  return layout_of(recipe, candidate, *choices_.model(candidate.parallelism, 0, model_.blocks()));
+  return layout_of(recipe, candidate, *models_.of(candidate.parallelism, 0, model_.blocks()));
 }
 
 Layout Forecaster::layout_of(const Recipe& recipe, const Candidate& candidate, const models::Model& model) const {
@@ -205,7 +204,7 @@ Forecast Forecaster::forecast(const Recipe& recipe, const Candidate& candidate, 
                               std::int64_t max_needed) const {
   const auto start = std::chrono::steady_clock::now();
   Forecast out{.candidate = candidate,
-               .layout = layout_of(recipe, candidate, *choices_.model(candidate.parallelism, 0, blocks)),
+               .layout = layout_of(recipe, candidate, *models_.of(candidate.parallelism, 0, blocks)),
                .stages = {},
                .capacity = capacity_,
                .host = host_memory_of(target_, machine_, world_),
@@ -214,7 +213,7 @@ Forecast Forecaster::forecast(const Recipe& recipe, const Candidate& candidate, 
   std::vector<int> ranks;
   for (const RankClass& of_stage : rank_classes(out.layout.mesh)) {
     const std::int64_t overhead = overhead_of(target_, out.layout.mesh, static_cast<int>(plans.size()));
-    const std::shared_ptr<const models::Model> of_rank = choices_.model(candidate.parallelism, of_stage.first, blocks);
+    const std::shared_ptr<const models::Model> of_rank = models_.of(candidate.parallelism, of_stage.first, blocks);
     const models::Model& model = *of_rank;
     plans.push_back(
         plan_rank(model, out.layout, step::Purpose::train, of_stage.first, false, placing, max_needed - overhead));

@@ -109,7 +109,6 @@ using CompleteChoices = std::function<void(LayoutChoices&, const models::Model&)
 struct Choices {
   // How ranks divide the model. By default it is parallelism_of the recipe.
   std::function<Parallelism(const Recipe&, int world)> parallelism;
-  ModelOf model;             // by default same_on_all_ranks
   CompleteChoices complete;  // by default it changes nothing
   // What is varied besides keys, by suggestions() and, if checkpointing is auto, by forecast(): offload of the blocks'
   // activations (BlockPolicy::offload); the state in host memory (StatePlace::host); state and weights there
@@ -127,7 +126,8 @@ struct Choices {
 
 class Forecaster {
  public:
-  // Borrows recipe and model. The recipe has passed config's checks for `world` ranks. `threads`: per rank, on the CPU.
+  // Borrows recipe and model, of any rank. The recipe has passed config's checks for `world` ranks. `threads`: per
+  // rank, on the CPU.
   Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine, int threads,
              CompleteChoices complete = {});
   Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine, int threads,
@@ -184,7 +184,8 @@ class Forecaster {
   }
 
   const Recipe& recipe_;
-  const models::Model& model_;
+  const models::Model& model_;  // of a rank of the run
+  RankModels models_;
   int world_;
   Target target_;
   Machine machine_;

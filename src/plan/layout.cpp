@@ -4,12 +4,11 @@
 
 #include "base/units.h"
 #include "config/config.h"
-#include "nn/kv_cache.h"
 #include "nn/precision/fp8_block_scaling.h"
 #include "nn/precision/fp8_scaling.h"
 #include "ops/attention/attention.h"
 #include "ops/loss/linear_cross_entropy.h"
-#include "parallel/context/all_gather_exchange.h"
+#include "parallel/make_seams.h"
 #include "plan/run_plan.h"
 #include "tensor/dtype_dispatch.h"
 
@@ -89,6 +88,9 @@ Layout derive(LayoutChoices choices, const models::Model& model) {
   if (choices.partition.stages > 1) mesh.pipeline = choices.partition.stages;
   mesh.interleaved = choices.partition.model_chunks() > choices.partition.stages;
   mesh.tied = models::tied_stages(model, choices.partition);
+  for (const models::BlockDescription& block : model.description().blocks) {
+    mesh.kv_copies = std::max(mesh.kv_copies, block.attention.kv_copies);
+  }
   if (choices.policies.empty()) choices.policies.resize(static_cast<std::size_t>(model.layers()));
   Layout layout(std::move(choices));
   const int row_parts = layout.sequence_parallel ? layout.mesh.tensor : 1;
@@ -190,6 +192,24 @@ void check_block_scaling(const models::Model& model, const Recipe& recipe) {
   }
 }
 
+// W of q and that of k and v are then two parameters with a scale each, and the scale of one rank is of all three.
+void check_fp8_copies(const LayoutChoices& choices, const models::Model& model, const Recipe& recipe) {
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    const nn::AttentionConfig* attention = model.attention(layer);
+    if (attention == nullptr || attention->kv_copies == 1) continue;
+    const nn::SavePolicy& policy = choices.policies[static_cast<std::size_t>(layer)];
+    if (policy.format(nn::Site::qkv_projection) == LinearFormat::compute) continue;
+    Problem problem = problem_at(recipe, "parallel.tensor_parallel_degree");
+    const std::int64_t kv_heads = attention->kv_heads_slice.total;
+    problem.what = "FP8 with more tensor ranks than key-value heads is not supported";
+    problem.expected = cat("at most ", kv_heads);
+    problem.got = cat(model.share().tensor.count);
+    problem.hint =
+        cat("parallel.tensor_parallel_degree: ", kv_heads, ", or precision.fp8.exclude: [q_proj, k_proj, v_proj]");
+    throw UserError(problem);  // the other blocks have the same heads
+  }
+}
+
 void check_fp8_sizes(const models::Model& model, const Recipe& recipe) {
   Problem problem = problem_at(recipe, "precision.compute");
   for (const nn::Flat& flat : model.flats()) {
@@ -200,6 +220,7 @@ void check_fp8_sizes(const models::Model& model, const Recipe& recipe) {
       problem.what = "FP8 on a GPU needs weights with rows and columns that are multiples of 16";
       problem.got = cat(param.name, " ", Shape{rows, param.shape[1]}.text());
       problem.hint = "precision.compute: bf16";
+      if (model.share().tensor.count > 1) problem.hint += ", or a smaller parallel.tensor_parallel_degree";
       throw UserError(problem);  // the other blocks have the same sizes
     }
   }
@@ -209,10 +230,25 @@ void check_fp8_sizes(const models::Model& model, const Recipe& recipe) {
 
 Parallelism parallelism_of(const Recipe& recipe, int world) {
   const ParallelRecipe& p = recipe.parallel;
-  Parallelism parallelism{
-      .mesh = comm::mesh_sizes(world / p.pipeline_parallel_degree, p.hybrid_shard_degree, p.context_parallel_degree)};
+  const int data_and_context = world / p.pipeline_parallel_degree / p.tensor_parallel_degree;
+  Parallelism parallelism{.mesh = comm::mesh_sizes(data_and_context, p.hybrid_shard_degree, p.context_parallel_degree),
+                          .tensor_modules = tensor_modules_of(p),
+                          .sequence_parallel = p.sequence_parallel && p.tensor_parallel_degree > 1};
+  parallelism.mesh.tensor = p.tensor_parallel_degree;
   parallelism.mesh.pipeline = p.pipeline_parallel_degree;
   return parallelism;
+}
+
+models::TensorModules tensor_modules_of(const ParallelRecipe& recipe) {
+  const auto has = [&](const char* name) { return std::ranges::count(recipe.tensor_parallel_modules, name) > 0; };
+  return {.attention = has("attention"), .mlp = has("mlp"), .vocabulary = has("vocabulary")};
+}
+
+models::RankShare share_of(const ParallelRecipe& recipe, int rank) {
+  const int ranks = recipe.tensor_parallel_degree;
+  return {.tensor = {.index = rank % ranks, .count = ranks},  // innermost (comm::Mesh)
+          .modules = tensor_modules_of(recipe),
+          .sequence_parallel = recipe.sequence_parallel && ranks > 1};
 }
 
 LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
@@ -268,6 +304,7 @@ LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, c
   if (recipe.precision.compute == ComputePrecision::fp8) {
     check_block_scaling(model, recipe);
     set_formats(choices, model, recipe.precision.fp8);
+    check_fp8_copies(choices, model, recipe);
   }
   std::vector<double> decays = {recipe.optimizer.weight_decay};
   for (const ParamGroupRecipe& group : recipe.optimizer.groups) {
@@ -388,22 +425,17 @@ step::StateOptions state_options(const Layout& layout, comm::Mesh& mesh, bool op
 }
 
 nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
-  nn::Seams seams;
-  if (layout.mesh.context > 1) {
-    seams.attention =
-        std::make_shared<parallel::AllGatherExchange>(mesh.context(), layout.head_groups, layout.kv_reduce_dtype);
-  }
-  if (layout.cached) {
-    HAWSER_CHECK(layout.mesh.context == 1, "a KV cache with context parallelism");
-    seams.attention = std::make_shared<nn::KvCacheExchange>();
-  }
   HAWSER_CHECK(layout.mesh.context_heads == layout.batch.context_heads, "heads over ", layout.mesh.context_heads,
                " ranks of the mesh, rows over ", layout.batch.context_heads);
-  HAWSER_CHECK(layout.mesh.context_heads == 1 || layout.replace_seams,
-               "two-dimensional context parallelism has no implementation yet");
-  if (layout.replace_seams) layout.replace_seams(seams, mesh);
-  seams.expert_row_bound = layout.row_bound();
-  return seams;
+  return parallel::make_seams({.sequence_parallel = layout.sequence_parallel,
+                               .gathers_quantized = layout.gathers_quantized,
+                               .head_groups = layout.head_groups,
+                               .kv_reduce_dtype = layout.kv_reduce_dtype,
+                               .kv_cache = layout.cached.has_value(),
+                               .expert_row_bound = layout.row_bound(),
+                               .attention_exchange = layout.attention_exchange,
+                               .token_exchange = layout.token_exchange},
+                              mesh);
 }
 
 namespace {

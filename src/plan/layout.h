@@ -57,10 +57,11 @@ struct Schedule {
 
 // How the ranks of a run divide a model. A rank's Model, with its slices of tensors and its experts, follows from it.
 struct Parallelism {
-  comm::MeshSizes mesh;                 // derive() completes it: `pipeline` of several stages, `interleaved` and `tied`
-  models::PipelinePartition partition;  // over pipeline stages
-  bool sequence_parallel = false;       // tensor ranks divide the residual's rows (nn::Redistribute)
-  Schedule schedule;                    // of the stages
+  comm::MeshSizes mesh;  // derive() completes it: `pipeline` of several stages, `interleaved`, `tied`, `kv_copies`
+  models::PipelinePartition partition;   // over pipeline stages
+  models::TensorModules tensor_modules;  // which layers tensor ranks divide
+  bool sequence_parallel = false;        // tensor ranks divide the residual's rows (nn::Redistribute)
+  Schedule schedule;                     // of the stages
 };
 
 // A pass of generation (step::Purpose::logits): new tokens of some sequences, which attend to the cached keys and
@@ -89,6 +90,7 @@ struct LayoutChoices : Parallelism {
   DType compute = DType::f32;
   DType reduce_dtype = DType::f32;     // of a micro-batch's gradients (step::ExecutorSetup::reduce_dtype)
   DType kv_reduce_dtype = DType::f32;  // of gradients of gathered K and V (parallel::AllGatherExchange)
+  bool gathers_quantized = true;       // tensor ranks gather rounded rows (parallel::SequenceParallel)
   bool deterministic = false;          // two runs give the same bits on CUDA, too; on the CPU they always do
   std::shared_ptr<const optim::Optimizer> optimizer = optim::make_adamw();
   std::shared_ptr<const nn::Quantizer> quantizer;  // of SavePolicy::formats and of flats with scales, if any
@@ -106,9 +108,9 @@ struct LayoutChoices : Parallelism {
   std::optional<CachedPass> cached;
   std::uint64_t seed = 0;  // of the random numbers that layers draw in training
 
-  // Replaces seams of make_seams(), which chooses implementations by the mesh and the batch: a new one is chosen there.
-  // For a parallelism that has none yet (tests).
-  std::function<void(nn::Seams&, comm::Mesh&)> replace_seams;
+  // Tests hand in exchanges of parallelisms that have no implementation yet (parallel::SeamChoices).
+  std::function<std::shared_ptr<nn::AttentionExchange>(comm::Mesh&)> attention_exchange;
+  std::function<std::shared_ptr<nn::TokenExchange>(comm::Group& expert)> token_exchange;
 
   bool may_refuse() const { return mesh.expert > 1 && expert_row_bound.has_value(); }
   // Shards of master weights, moments and reduced gradients of the flats in Domain::sliced.
@@ -171,6 +173,12 @@ std::optional<double> gradient_clip_of(const Recipe& recipe);
 
 // The parallelism of the recipe's keys. With pipeline stages the caller sets the partition.
 Parallelism parallelism_of(const Recipe& recipe, int world);
+
+// parallel.tensor_parallel_modules.
+models::TensorModules tensor_modules_of(const ParallelRecipe& recipe);
+
+// What a rank has of the model, as the keys say it: share_of(parallelism_of(recipe, world), rank) in any world.
+models::RankShare share_of(const ParallelRecipe& recipe, int rank);
 
 // run.deterministic if it is set; otherwise true on the CPU and false on CUDA, where it costs time and, in attention's
 // backward, memory quadratic in the length, and supports no lengths beyond ops::kDeterministicBytes.

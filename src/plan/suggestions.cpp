@@ -247,7 +247,7 @@ class Forecaster::Search {
     s.automatic = true;
     const Recipe recipe = with(on_.recipe_, s);
     Candidate uniform = candidate_of(s);
-    const auto model = on_.choices_.model(uniform.parallelism, 0, blocks_);
+    const auto model = on_.models_.of(uniform.parallelism, 0, blocks_);
     std::vector<PolicyCandidate> candidates =
         list_policy_candidates(on_.layout_of(recipe, uniform, *model), *model, on_.choices_.offload);
     for (PolicyCandidate& candidate : candidates) {
@@ -353,7 +353,7 @@ std::string FittingRanks::flags() const {
 std::optional<FittingRanks> Forecaster::fitting_ranks() const {
   constexpr int kMaxGpus = 4096, kMaxProcesses = 128;
   if (target_.is_this_cpu() && !recipe_.memory.capacity) return std::nullopt;
-  const int stages = recipe_.parallel.pipeline_parallel_degree;
+  const int inner = recipe_.parallel.pipeline_parallel_degree * recipe_.parallel.tensor_parallel_degree;
   const Layout own = layout_of(recipe_, candidate());
   Recipe sharded = recipe_;
   sharded.parallel.hybrid_shard_degree = 0;
@@ -363,16 +363,14 @@ std::optional<FittingRanks> Forecaster::fitting_ranks() const {
        world <= (target_.cuda ? kMaxGpus : kMaxProcesses); world *= 2) {
     for (const Recipe& base : {recipe_, sharded}) {
       Recipe recipe = base;
-      const int data_ranks = std::max(1, world / stages / recipe.parallel.context_parallel_degree);
+      const int data_ranks = std::max(1, world / inner / recipe.parallel.context_parallel_degree);
       recipe.train.global_batch_size =
           round_up(recipe.train.global_batch_size, data_ranks * recipe.train.micro_batch_size);
       Problems problems;
       check_layout(recipe, world, problems);
       if (!problems.empty()) continue;
-      const int shards =
-          comm::mesh_sizes(world / stages, recipe.parallel.hybrid_shard_degree, recipe.parallel.context_parallel_degree)
-              .shard_ranks();
-      if (!state_fits(model_, own, shards * stages, capacity_)) continue;
+      const int shards = parallelism_of(recipe, world).mesh.shard_ranks();
+      if (!state_fits(model_, own, shards * inner, capacity_)) continue;
       const Machine machine = machine_of_run(machine_, target_, world_, world);
       const Forecast there = Forecaster(recipe, model_, world, target_, machine, threads_, choices_).forecast();
       if (!there.fits()) continue;

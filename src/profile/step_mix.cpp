@@ -175,6 +175,8 @@ MixPlan plan_mix(const plan::RunPlan& plan, const models::Model& model, const nn
   ChosenBlocks chosen = choose_blocks(model, layout, blocks);
   MixPlan mix{.blocks = std::move(chosen.blocks), .plan = plan, .block_weights = std::move(chosen.weights)};
   models::ModelDescription description = model.description();
+  // One rank has a loss of its own slice of the vocabulary.
+  description.embedding.vocabulary_slice = description.head.vocabulary_slice = {};
   description.blocks.clear();
   for (const int block : mix.blocks)
     description.blocks.push_back(model.description().blocks[static_cast<std::size_t>(block)]);
@@ -185,7 +187,7 @@ MixPlan plan_mix(const plan::RunPlan& plan, const models::Model& model, const nn
         return spec_of(param, of_model);
       });
   Recipe& recipe = mix.plan.recipe;
-  recipe.parallel.context_parallel_degree = 1;
+  recipe.parallel.context_parallel_degree = recipe.parallel.tensor_parallel_degree = 1;
   recipe.parallel.hybrid_shard_degree = 0;
   mix.plan.global_batch_size = recipe.train.global_batch_size = layout.micro_batches * layout.batch.sequences;
   plan::lay_out(mix.plan, *mix.model, 1, layout.threads, layout.device);

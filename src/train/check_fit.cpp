@@ -147,7 +147,7 @@ void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& probl
   if (accepted(plan.recipe, {"model.path", "model.config"})) {
     Problems of_model;
     open = engine::open_model(plan.model, plan.random_weights, of_model,
-                              engine::changes_of(plan.recipe, engine::modules_of(fallbacks)));
+                              engine::changes_of(plan.recipe, 0, engine::modules_of(fallbacks)));
     problems.add(with_origins(plan.recipe, of_model, plan.random_weights ? "model.config" : "model.path", plan.model));
   }
   if (place.first) check_data(plan, open.model ? open.model->vocabulary() : 0, problems);

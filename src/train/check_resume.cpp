@@ -74,7 +74,7 @@ Problems resume_changes(const ResumedRun& run, const checkpoint::Checkpoint& che
   const std::string model_key = plan.random_weights ? "model.config" : "model.path";
   Problems all;
   if (run.open.model) {
-    all.add(of_first({engine::description_changes(state, run.open.model->description(), model_key, folder),
+    all.add(of_first({engine::description_changes(state, run.open.model->whole(), model_key, folder),
                       engine::base_changes(state.base, run.frozen_weights, folder, true)}));
   }
   const bool other_model = !all.empty();

@@ -40,8 +40,8 @@ std::string FitRun::name_of(int layer, nn::Site site) const {
 }
 
 void FitRun::rebuild_model() {
-  const engine::ModelChanges changes = engine::changes_of(plan_.recipe, engine::modules_of(fallbacks_));
-  open_.model = std::make_unique<models::Model>(open_.model->description(), changes.spec_of);
+  const engine::ModelChanges changes = engine::changes_of(plan_.recipe, rank(), engine::modules_of(fallbacks_));
+  open_.model = std::make_unique<models::Model>(open_.model->whole(), changes.spec_of, changes.share);
 }
 
 void FitRun::reopen(std::vector<engine::Fp8Fallback> fallbacks) {

@@ -152,7 +152,7 @@ void FitRun::open() {
     progress_ = std::make_unique<report::Progress>(options);
   }
   Problems problems;
-  open_ = engine::open_model(plan_.model, plan_.random_weights, problems, engine::changes_of(plan_.recipe));
+  open_ = engine::open_model(plan_.model, plan_.random_weights, problems, engine::changes_of(plan_.recipe, rank()));
   frozen_weights_ = engine::frozen_identity(open_);
   problems.throw_if_any();
   const std::string beyond = models::beyond_positions(open_.model->description(), plan_.packing.sequence_length);
@@ -188,8 +188,7 @@ void FitRun::open() {
   fallbacks_ = resumed_fallbacks();
   if (!fallbacks_.empty()) rebuild_model();
   lay_out();
-  const comm::MeshCoordinate place =
-      comm::coordinate_of(world_ != nullptr ? world_->rank().value() : 0, plan_.layout.mesh);
+  const comm::MeshCoordinate place = comm::coordinate_of(rank(), plan_.layout.mesh);
   batch_layout_ = {.data_rank = place.shard + plan_.layout.mesh.shard * place.replicate,
                    .data_ranks = plan_.layout.data_ranks(),
                    .context_rank = place.context,

@@ -55,7 +55,8 @@ class FitRun {
     std::string name;  // "": it has none
     std::shared_ptr<const batches::BatchLoader> loader;
   };
-  bool first_rank() const { return world_ == nullptr || world_->rank().value() == 0; }
+  int rank() const { return world_ == nullptr ? 0 : world_->rank().value(); }
+  bool first_rank() const { return rank() == 0; }
   std::int64_t total_steps() const { return plan_.steps; }
 
   void open();

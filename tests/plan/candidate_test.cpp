@@ -10,8 +10,6 @@
 #include "plan/policy_candidates.h"
 #include "support.h"
 #include "support/pipeline.h"
-#include "support/tensor_parallel.h"
-#include "support/toy_slices.h"
 
 namespace hawser {
 namespace candidate_test {
@@ -62,49 +60,26 @@ Parallelism tensor_split() {
   return {.mesh = {.tensor = 2}, .partition = {}, .sequence_parallel = true};
 }
 
-const testing::Division kDivision{.vocabulary = true, .sequence_parallel = true};
-
-std::shared_ptr<const models::Model> sliced(models::ModelDescription whole, int part, int blocks) {
-  whole.blocks.resize(static_cast<std::size_t>(blocks));
-  return std::make_shared<models::Model>(
-      testing::half_of(std::move(whole), part, kDivision),
-      nn::with_sequence_parallelism(nn::FlatSpecOf([](const nn::Param& param) { return param.flat; })));
-}
-
-void fill_tensor_seams(plan::LayoutChoices& layout) {
-  if (layout.mesh.tensor == 1) return;
-  layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-    seams.redistribute = std::make_shared<testing::SequenceParallel>(groups.tensor());
-    seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
-  };
-}
-
-// A tensor-parallel and a pipeline filling: the models of ranks, and what completes their layouts.
-Choices fillings(const models::Model& model) {
-  return {
-      .model = [&model](const Parallelism& parallelism, int rank, int blocks) -> std::shared_ptr<const models::Model> {
-        if (parallelism.mesh.tensor == 1) return plan::same_on_all_ranks(model)(parallelism, rank, blocks);
-        return sliced(model.description(), comm::coordinate_of(rank, parallelism.mesh).tensor, blocks);
-      },
-      .complete =
-          [](plan::LayoutChoices& layout, const models::Model&) {
-            fill_tensor_seams(layout);
-            if (layout.partition.stages == 1) return;
-            layout.schedule.passes = testing::one_forward_one_backward_of(layout.partition.stages);
-          }};
+// What completes the layouts of a pipeline.
+Choices fillings() {
+  return {.complete = [](plan::LayoutChoices& layout, const models::Model&) {
+    if (layout.partition.stages == 1) return;
+    layout.schedule.passes = testing::one_forward_one_backward_of(layout.partition.stages);
+  }};
 }
 
 TEST(Candidates, OfTensorSlicesNeedWhatTheirModelNeeds) {
   const models::Model whole(description_of(4));
   const Recipe recipe = recipe_of(2);
-  const plan::Forecaster planner = forecaster(recipe, whole, 2, target_of(), fillings(whole));
+  const plan::Forecaster planner = forecaster(recipe, whole, 2, target_of(), fillings());
   Candidate candidate = planner.candidate();
   candidate.parallelism = tensor_split();
   const plan::Forecast f = planner.forecast(candidate);
   ASSERT_EQ(f.stages.size(), 1u);
   EXPECT_EQ(f.layout.micro_batches, 2);  // both ranks have the same sequences
 
-  const auto half = sliced(description_of(4), 0, 4);
+  const plan::RankModels parts(whole);
+  const auto half = parts.of(tensor_split(), 0, 4);
   plan::LayoutChoices layout = testing::make_test_layout(
       {.length = kLength, .documents = 1, .compute = DType::bf16, .reduce_dtype = DType::bf16}, *half);
   layout.device = DeviceKind::cuda;
@@ -114,9 +89,8 @@ TEST(Candidates, OfTensorSlicesNeedWhatTheirModelNeeds) {
   layout.batch_sizes = f.layout.batch;
   layout.sequence_parallel = true;
   layout.gradient_clip = plan::gradient_clip_of(recipe);
-  fill_tensor_seams(layout);
   for (const int rank : {0, 1}) {
-    const auto part = sliced(description_of(4), rank, 4);
+    const auto part = parts.of(tensor_split(), rank, 4);
     const plan::RankPlan alone = plan::plan_rank(*part, plan::derive(layout, *part), step::Purpose::train, rank);
     EXPECT_EQ(f.largest().costs.total_bytes, alone.bytes());
     EXPECT_EQ(f.largest().costs.saved_bytes, alone.saved_bytes);
@@ -130,7 +104,7 @@ TEST(Candidates, OfTensorSlicesNeedWhatTheirModelNeeds) {
 TEST(Candidates, OfStagesNeedWhatTheirPlansNeed) {
   const models::Model model(description_of(4));
   const Recipe recipe = recipe_of(4);
-  const plan::Forecaster planner = forecaster(recipe, model, 2, target_of(), fillings(model));
+  const plan::Forecaster planner = forecaster(recipe, model, 2, target_of(), fillings());
   Candidate candidate = planner.candidate();
   candidate.parallelism = {.mesh = {.pipeline = 2}, .partition = {.stages = 2, .ends = {3, 4}}};
   const plan::Forecast f = planner.forecast(candidate);
@@ -448,7 +422,7 @@ TEST(Candidates, SuggestionsNameWhatNoRecipeSays) {
   const models::Model model(description_of(4));
   Recipe recipe = recipe_of(2);
   recipe.parallel.hybrid_shard_degree = 1;
-  Choices choices = fillings(model);
+  Choices choices = fillings();
   choices.changes = name_changes;
   choices.state_on_host = true;
   choices.parallelisms = [](const Recipe&, int) {
@@ -485,9 +459,9 @@ TEST(Candidates, SmallModelsAreLikeTheModel) {
     spec.trainable = param.name.find("lora_") != std::string::npos;
     return spec;
   });
-  const auto small = plan::same_on_all_ranks(model)({}, 0, 1);
+  const auto small = plan::RankModels(model).of({}, 0, 1);
   EXPECT_EQ(small->blocks(), 1);
-  EXPECT_EQ(plan::same_on_all_ranks(model)({}, 0, model.blocks()).get(), &model);
+  EXPECT_EQ(plan::RankModels(model).of({}, 0, model.blocks()).get(), &model);
   EXPECT_LT(small->trainable_parameters(), small->parameters() / 2);
   EXPECT_GT(small->trainable_parameters(), 0);
   for (const nn::Flat& flat : small->flats()) {

@@ -60,7 +60,7 @@ TEST(Disk, ACheckpointHasWhatTrains) {
 
 // Each rank has a quarter of the experts and half of the slices; a checkpoint has all.
 TEST(Disk, ACheckpointHasTheExpertsOfAllRanks) {
-  models::ModelDescription whole = testing::toy_description();
+  models::ModelDescription whole = testing::divisible(testing::toy_description());
   testing::set_experts(whole, 1, 8, 2);
   const nn::FlatSpecOf own([](const nn::Param& param) {
     nn::FlatSpec spec = param.flat;

@@ -9,7 +9,6 @@
 #include "plan/run_plan.h"
 #include "support.h"
 #include "support/pipeline.h"
-#include "support/tensor_parallel.h"
 #include "support/toy_slices.h"
 
 namespace hawser {
@@ -126,32 +125,23 @@ TEST(HostMemory, MoreRanksAreSuggestedWhereTheirMachinesHaveTheMemory) {
 // Stages of four ranks of different sizes, on machines of five: what the plan of each rank pins, machine by machine.
 TEST(HostMemory, OfTensorRanksAndStagesIsTheSumOfTheirPlans) {
   const models::Model model = model_of();
-  const auto part = [&](int rank, const comm::MeshSizes& mesh) {
-    return std::make_shared<const models::Model>(
-        testing::half_of(model.description(), comm::coordinate_of(rank, mesh).tensor, {.vocabulary = true}),
-        nn::FlatSpecOf([](const nn::Param& param) { return param.flat; }));
-  };
-  plan::Choices choices{
-      .parallelism =
-          [](const Recipe&, int) {
-            return plan::Parallelism{.mesh = {.tensor = 2, .shard = 2, .pipeline = 3},
-                                     .partition = {.stages = 3, .ends = {2, 3, 4}}};
-          },
-      .model = [&](const plan::Parallelism& parallelism, int rank, int) { return part(rank, parallelism.mesh); },
-      .complete =
-          [](plan::LayoutChoices& layout, const models::Model& of) {
-            put_state_on_host(layout, of);
-            layout.schedule.passes = testing::one_forward_one_backward_of(3);
-            layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-              seams.redistribute = std::make_shared<testing::TensorParallel>(groups.tensor());
-              seams.tensor_reduce = std::make_shared<testing::TensorSums>(groups.tensor());
-            };
-          }};
+  const plan::RankModels part(model);
+  plan::Choices choices{.parallelism =
+                            [](const Recipe&, int) {
+                              return plan::Parallelism{.mesh = {.tensor = 2, .shard = 2, .pipeline = 3},
+                                                       .partition = {.stages = 3, .ends = {2, 3, 4}}};
+                            },
+                        .complete =
+                            [](plan::LayoutChoices& layout, const models::Model& of) {
+                              put_state_on_host(layout, of);
+                              layout.schedule.passes = testing::one_forward_one_backward_of(3);
+                            }};
   const plan::Forecast f =
       plan::Forecaster(recipe_of(4), model, 12, target_of(5, 0), {}, 1, std::move(choices)).forecast();
   std::vector<std::int64_t> machines(3);
   for (int rank = 0; rank < 12; ++rank) {
-    const plan::RankPlan plan = plan::plan_rank(*part(rank, f.layout.mesh), f.layout, step::Purpose::train, rank);
+    const plan::RankPlan plan =
+        plan::plan_rank(*part.of(f.layout, rank, model.blocks()), f.layout, step::Purpose::train, rank);
     machines[static_cast<std::size_t>(rank / 5)] += plan.pinned_bytes() + (1 << 20);
   }
   EXPECT_EQ(f.host_needed(), std::ranges::max(machines));

@@ -75,9 +75,7 @@ TEST(Plan, RanksWithDifferentExpertsAreCheckedTogether) {
       models.push_back(std::make_unique<models::Model>(
           std::move(description), nn::FlatSpecOf([](const nn::Param& param) { return param.flat; })));
       plan::LayoutChoices layout = make_test_layout(options, *models.back());
-      layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-        seams.tokens = std::make_shared<testing::PiecesExchange>(groups.expert(), 2);
-      };
+      layout.token_exchange = testing::exchange_in_pieces(2);
       plans.push_back(plan::plan_rank(*models.back(), plan::derive(layout, *models.back()), purpose, rank));
       ranks.push_back(rank);
     }

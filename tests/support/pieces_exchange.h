@@ -12,10 +12,10 @@
 namespace hawser::testing {
 
 // One row for each assignment: sends the rows of each piece of experts by one all-to-all of counted rows, from where
-// dispatch_rows writes them to where the layer reads them. No buffer has more rows than the layer's own. route() gathers
-// the counts of all ranks and places what arrives. The host does not read how many rows there are. Everything that a
-// caller must not read is NaN. The last element of the routing's state says whether the routing is refused: more rows
-// than Sizes::row_bound allows.
+// dispatch_rows writes them to where the layer reads them. No buffer has more rows than the layer's own. route()
+// gathers the counts of all ranks and places what arrives. The host does not read how many rows there are. Everything
+// that a caller must not read is NaN. The last element of the routing's state says whether the routing is refused: more
+// rows than Sizes::row_bound allows.
 class PiecesExchange : public nn::TokenExchange {
  public:
   // `pieces`: at most.
@@ -249,5 +249,10 @@ class PiecesExchange : public nn::TokenExchange {
   int pieces_;
   bool quantized_rows_;
 };
+
+// plan::LayoutChoices::token_exchange.
+inline auto exchange_in_pieces(int pieces, bool quantized_rows = false) {
+  return [=](comm::Group& expert) { return std::make_shared<PiecesExchange>(expert, pieces, quantized_rows); };
+}
 
 }  // namespace hawser::testing

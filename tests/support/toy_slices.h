@@ -1,24 +1,18 @@
 // The toy model on two or four tensor ranks.
 #pragma once
 
-#include <algorithm>
-
+#include "models/rank_share.h"
 #include "support/toy.h"
 
 namespace hawser::testing {
 
 // How two tensor ranks divide the model, besides its layers.
 struct Division {
-  bool vocabulary = false;  // of embedding and head, but not of classes: 34 and 33 of 67, and a row of padding
+  bool vocabulary = false;  // of embedding and head, but not of classes
   bool sequence_parallel = false;
-  bool one_plan = false;  // the first rank plans for all: slices must be equal, 19 of 38 inner channels
+  bool one_plan = false;                     // the first rank plans for all
   int whole_attention = -1, whole_mlp = -1;  // the block whose attention, or MLP, each rank has all of
 };
-
-// Key-value heads that are fewer than tensor ranks are on several of them.
-inline int kv_copies(const models::ModelDescription& whole, int parts) {
-  return std::max(1, parts / static_cast<int>(whole.blocks.front().attention.kv_heads));
-}
 
 // The toy with one tensor of all q, k and v in its files, with the rows of each head together, as in GPT-NeoX.
 inline models::ModelDescription with_fused_qkv(models::ModelDescription d, std::int64_t kv_heads = 2) {
@@ -37,39 +31,44 @@ inline models::ModelDescription with_fused_qkv(models::ModelDescription d, std::
   return d;
 }
 
-// Part `part` of `parts`, which divide four heads and, if not two, the inner channels; of 37, two have 19 and 18.
-inline models::ModelDescription part_of(models::ModelDescription d, int part, int parts, const Division& division) {
-  if (division.vocabulary) {
-    const std::int64_t total = d.embedding.vocabulary, own = (total + parts - 1) / parts;
-    d.embedding.vocabulary_slice = {.begin = part * own, .total = total};
-    d.embedding.vocabulary = own;
-    if (!d.head.classifies()) d.head.vocabulary_slice = d.embedding.vocabulary_slice, d.head.vocabulary = own;
+// The toy, with inner channels that two, four and eight ranks divide.
+inline models::ModelDescription divisible(models::ModelDescription toy) {
+  for (models::BlockDescription& block : toy.blocks) {
+    if (block.mlp.inner % 8 != 0) block.mlp.inner = 40;
   }
-  const int copies = kv_copies(d, parts);
-  for (int b = 0; b < static_cast<int>(d.blocks.size()); ++b) {
-    models::BlockDescription& block = d.blocks[static_cast<std::size_t>(b)];
-    nn::AttentionConfig& a = block.attention;
-    nn::MlpConfig& m = block.mlp;
-    a.sliced = b != division.whole_attention;
-    m.sliced = b != division.whole_mlp;
-    if (a.sliced) {
-      a.heads_slice = {.begin = part * a.heads / parts, .total = a.heads};
-      a.kv_heads_slice = {.begin = part / copies * a.kv_heads * copies / parts, .total = a.kv_heads};
-      a.heads /= parts;
-      a.kv_heads = a.kv_heads * copies / parts;
-      a.kv_copies = copies;
-    }
-    if (m.sliced) {
-      const std::int64_t begin = (m.inner * part + parts - 1) / parts, end = (m.inner * (part + 1) + parts - 1) / parts;
-      m.inner_slice = {.begin = begin, .total = m.inner};
-      m.inner = end - begin;
-    }
+  return toy;
+}
+
+inline models::RankShare share_of(const Division& division, int part, int parts) {
+  return {.tensor = {.index = part, .count = parts},
+          .modules = {.vocabulary = division.vocabulary},
+          .sequence_parallel = division.sequence_parallel};
+}
+
+inline int kv_copies(const models::ModelDescription& whole, int parts) {
+  return models::kv_copies(whole, share_of({}, 0, parts));
+}
+
+// Part `part` of `parts`, with the layers that each rank has all of.
+inline models::ModelDescription part_of(const models::ModelDescription& whole, int part, int parts,
+                                        const Division& division) {
+  models::ModelDescription d = models::rank_description(whole, share_of(division, part, parts));
+  const auto block = [](auto& of, int b) -> auto& {
+    return of.blocks.at(static_cast<std::size_t>(b));
+  };
+  if (const int b = division.whole_attention; b >= 0) {
+    block(d, b).attention = block(whole, b).attention;
+    block(d, b).attention.sliced = false;
+  }
+  if (const int b = division.whole_mlp; b >= 0) {
+    block(d, b).mlp = block(whole, b).mlp;
+    block(d, b).mlp.sliced = false;
   }
   return d;
 }
 
-inline models::ModelDescription half_of(models::ModelDescription d, int part, const Division& division) {
-  return part_of(std::move(d), part, 2, division);
+inline models::ModelDescription half_of(const models::ModelDescription& whole, int part, const Division& division) {
+  return part_of(whole, part, 2, division);
 }
 
 }  // namespace hawser::testing

@@ -95,7 +95,7 @@ void EmbeddingLayer::norm_backward(LayerContext& ctx, const TensorView& dy, cons
 void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientSink& sink) const {
   const TensorView ds = norm_ ? ctx.temp(ctx.dtype(), dy.shape()) : dy;
   if (norm_) norm_backward(ctx, dy, ds, sink);
-  const auto gather = sliced() ? ctx.seams().redistribute->gather(ctx, ds) : nullptr;
+  const auto gather = sliced() ? ctx.seams().redistribute->gather(ctx, ds, Redistribute::Rows::together) : nullptr;
   const TensorView rows = gather != nullptr ? gather->all().view : ds;
   const std::int64_t first_row = sliced() ? 0 : ctx.rows().first;
   if (const GradientTarget table = sink.target(0); !table.view.empty()) {

@@ -419,23 +419,27 @@ Redistribute& seam_of(const LayerContext& ctx, const Linear& linear) {
   return linear.sliced ? *ctx.seams().redistribute : single;
 }
 
+constexpr auto kTogether = Redistribute::Rows::together;
+
 // Gathers this rank's rows of x or dy, quantized if the seam wants it and every reader reads it so.
 std::unique_ptr<Redistribute::Gather> gather_rows(LayerContext& ctx, const Linear& linear, Operand operand,
-                                                  const Scaled& rows) {
+                                                  const Scaled& rows, Redistribute::Rows needed) {
   Redistribute& seam = seam_of(ctx, linear);
   const bool bias = operand == Operand::dy && (linear.bias >= 0 || linear.more_bias >= 0);
-  if (!seam.gathers_quantized() || rows.scaled() || bias || !linear.adapters.empty()) return seam.gather(ctx, rows);
+  if (!seam.gathers_quantized() || rows.scaled() || bias || !linear.adapters.empty())
+    return seam.gather(ctx, rows, needed);
   const Quantization how = ctx.quantization(linear.site, operand);
-  if (how.format != LinearFormat::fp8_delayed || how.records_only || how.scale.empty()) return seam.gather(ctx, rows);
+  if (how.format != LinearFormat::fp8_delayed || how.records_only || how.scale.empty())
+    return seam.gather(ctx, rows, needed);
   // A pass that reads it for the gradient of the weight alone has no amax.
-  return seam.gather(ctx, linear.quantized(ctx, operand, rows, Linear::ReadBy::product, ctx.rows().first));
+  return seam.gather(ctx, linear.quantized(ctx, operand, rows, Linear::ReadBy::product, ctx.rows().first), needed);
 }
 
 }  // namespace
 
 void ColumnParallelLinear::forward(LayerContext& ctx, const Scaled& x, const TensorView& y,
                                    const TensorView& inner) const {
-  const auto gather = gather_rows(ctx, linear_, Operand::x, x);
+  const auto gather = gather_rows(ctx, linear_, Operand::x, x, Redistribute::Rows::in_pieces);
   for (int p = 0; p < gather->pieces(); ++p) {
     const RowPiece piece = gather->wait(p);
     linear_.forward(ctx, piece.rows, y.rows(piece.first_row, piece.rows.view.size(0)), inner, piece.first_row);
@@ -451,7 +455,8 @@ void ColumnParallelLinear::backward(LayerContext& ctx, const Scaled& dy, const S
     weight_gradient(ctx, dy, x, sink, adapter_tensors, rounded);
     return input_gradient(ctx, dy, dx, adapter_tensors.inner_gradient, rounded);
   }
-  const auto gather = linear_.reads_input(ctx.trainable()) ? gather_rows(ctx, linear_, Operand::x, x) : nullptr;
+  const auto gather =
+      linear_.reads_input(ctx.trainable()) ? gather_rows(ctx, linear_, Operand::x, x, kTogether) : nullptr;
   const auto sum = seam.sum(ctx, dx);
   write_pieces(*sum, [&](const TensorView& rows, std::int64_t first) {
     linear_.input_gradient(ctx, rows_of(ctx, dy, first, rows.size(0)), rows, adapter_tensors.inner_gradient, first,
@@ -473,7 +478,7 @@ void ColumnParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy, c
 void ColumnParallelLinear::weight_gradient(LayerContext& ctx, const Scaled& dy, const Scaled& x, GradientSink& sink,
                                            const AdapterTensors& adapter_tensors, const Scaled& rounded) const {
   if (!linear_.reads_input(ctx.trainable())) return linear_.weight_gradient(ctx, dy, {}, sink, adapter_tensors);
-  const auto gather = gather_rows(ctx, linear_, Operand::x, x);
+  const auto gather = gather_rows(ctx, linear_, Operand::x, x, kTogether);
   linear_.weight_gradient(ctx, dy, gather->all(), sink, adapter_tensors, rounded);
   gather->finish();
 }
@@ -494,7 +499,7 @@ void RowParallelLinear::forward(LayerContext& ctx, const Scaled& x, const Tensor
 
 RowParallelLinear::OutputGradient RowParallelLinear::input_gradient(LayerContext& ctx, const Scaled& dy,
                                                                     const TensorView& dx, bool delayed) const {
-  const auto gather = gather_rows(ctx, linear_, Operand::dy, dy);
+  const auto gather = gather_rows(ctx, linear_, Operand::dy, dy, kTogether);
   if (dx.empty()) {
     const Scaled all = gather->all();
     gather->finish();

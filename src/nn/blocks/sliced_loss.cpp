@@ -124,7 +124,7 @@ class SlicedLoss {
 
 void sliced_loss(LayerContext& ctx, const SlicedProjection& projection, const TensorView& h, const TensorView& dh,
                  const LossViews& views, const ProjectionGradients& gradients) {
-  const auto gather = ctx.seams().redistribute->gather(ctx, h);
+  const auto gather = ctx.seams().redistribute->gather(ctx, h, Redistribute::Rows::together);
   const TensorView all = gather->all().view;
   SlicedLoss loss(ctx, projection, all, views, gradients);
   if (dh.empty()) {

@@ -36,7 +36,7 @@ class LocalSum : public Redistribute::Sum {
 
 }  // namespace
 
-std::unique_ptr<Redistribute::Gather> Redistribute::gather(LayerContext&, const Scaled& x) {
+std::unique_ptr<Redistribute::Gather> Redistribute::gather(LayerContext&, const Scaled& x, Rows) {
   return std::make_unique<LocalRows>(x);
 }
 

@@ -4,7 +4,7 @@
 // Example: two tensor ranks and sequence parallelism. Of 8 rows, tensor rank 0 has rows 0..3 of the residual and rank 1
 // rows 4..7. This is an MLP's forward on each of them:
 //
-//   const auto x = seams.redistribute->gather(ctx, norm);          // norm [4, C]: an all-gather begins
+//   const auto x = seams.redistribute->gather(ctx, norm, Rows::in_pieces);   // norm [4, C]: an all-gather begins
 //   for (int p = 0; p < x->pieces(); ++p) {
 //     const RowPiece piece = x->wait(p);                           // some of the 8 rows, from piece.first_row on
 //     ...                                                          // GEMM with this rank's rows of W_up
@@ -65,6 +65,12 @@ class Redistribute {
     same,  // piece p is the same rows on all ranks: between pieces, layers exchange what depends on them
   };
 
+  // What the layer reads of a gather.
+  enum class Rows {
+    in_pieces,  // wait() of each piece
+    together,   // all(), before it or alone
+  };
+
   // One gather. It lives while the host enqueues its instruction.
   class Gather {
    public:
@@ -74,7 +80,7 @@ class Redistribute {
     // none. The rows have x's dtype and its scale.
     virtual RowPiece wait(int p) = 0;
     // Returns all rows, and makes the compute stream wait for them. The layer calls it after the wait() of all pieces,
-    // or alone, and may call it again.
+    // or alone, and may call it again. Of Rows::together only.
     virtual Scaled all() = 0;
     // The layer calls it once, after the last wait() or all(). Work that it enqueues on the compute stream afterwards
     // may overwrite x, which other ranks read until then. Views of wait() and all() may be parts of x: the layer reads
@@ -102,7 +108,7 @@ class Redistribute {
   // Layers call these two.
 
   // x [RowCounts::residual, C] does not change. If its rows are divided, it has one scale at most, equal on all ranks.
-  virtual std::unique_ptr<Gather> gather(LayerContext&, const Scaled& x);
+  virtual std::unique_ptr<Gather> gather(LayerContext&, const Scaled& x, Rows needed);
   // y = residual + the sum. y and residual [RowCounts::residual, C] are dense. y is undefined until finish(); residual
   // may be empty, and is read until then. The parts have y's dtype, and so has the sum before residual is added.
   virtual std::unique_ptr<Sum> sum(LayerContext&, const TensorView& y, const TensorView& residual = {},

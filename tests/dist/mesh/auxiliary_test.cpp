@@ -93,7 +93,7 @@ class ScoredLayer : public nn::testing::ForwardingLayer {
 models::Model scored(const nn::AuxiliaryLoss& loss) {
   models::ModelDescription description = testing::toy_description();
   const std::int64_t width = description.embedding.width;
-  return models::Model(std::move(description), nn::common_domain, [&, width](auto layer, int number) {
+  return models::Model(std::move(description), nn::common_domain, {}, [&, width](auto layer, int number) {
     const bool mlp = number % 2 == 1;
     return mlp ? std::make_unique<ScoredLayer>(std::move(layer), number, width, loss) : std::move(layer);
   });

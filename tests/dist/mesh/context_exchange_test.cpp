@@ -55,16 +55,17 @@ plan::LayoutChoices layout_of(const ContextCase& c, const models::Model& model) 
   plan::LayoutChoices layout = testing::toy_layout(c.on, model);
   layout.batch_sizes.together = 1;
   layout.batch_sizes.source_segments = c.exchange == Exchange::ring;
-  layout.replace_seams = [c](nn::Seams& seams, comm::Mesh& groups) {
-    seams.attention = std::make_shared<nn::AttentionExchange>();
+  layout.attention_exchange = [c](comm::Mesh& groups) {
+    auto exchange = std::make_shared<nn::AttentionExchange>();
     if (c.ring() > 1 && c.exchange == Exchange::all_gather) {
-      seams.attention = std::make_shared<parallel::AllGatherExchange>(groups.context_ring(), 2);
+      exchange = std::make_shared<parallel::AllGatherExchange>(groups.context_ring(), 2);
     } else if (c.ring() > 1) {
-      seams.attention = std::make_shared<testing::RingExchange>(groups.context_ring(), c.saves);
+      exchange = std::make_shared<testing::RingExchange>(groups.context_ring(), c.saves);
     }
     if (c.on.mesh.context_heads > 1) {
-      seams.attention = std::make_shared<testing::HeadExchange>(groups.context_heads(), seams.attention, c.saves);
+      exchange = std::make_shared<testing::HeadExchange>(groups.context_heads(), exchange, c.saves);
     }
+    return exchange;
   };
   return layout;
 }
@@ -364,7 +365,7 @@ TEST(ContextExchange, HeadsOverRanksNeedASeamOfTheirOwn) {
   plan::LayoutChoices layout = testing::toy_layout({.mesh = {.context = 4, .context_heads = 2}}, model);
   const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(0));
   EXPECT_THROW(plan::make_seams(plan::derive(layout, model), *mesh), InternalError);
-  layout.replace_seams = [](nn::Seams&, comm::Mesh&) {};
+  layout.attention_exchange = [](comm::Mesh&) { return std::make_shared<nn::AttentionExchange>(); };
   plan::make_seams(plan::derive(layout, model), *mesh);
   layout.batch_sizes.context_heads = 1;
   EXPECT_THROW(plan::make_seams(plan::derive(layout, model), *mesh), InternalError);

@@ -174,7 +174,7 @@ inline models::Model exact_model(bool scaled = true, bool transposed = false, bo
         spec.quantized_on_use = own && on_use;
         return spec;
       },
-      [=](auto, int number) { return std::make_unique<ExactLayer>(number, width, by_position); });
+      {}, [=](auto, int number) { return std::make_unique<ExactLayer>(number, width, by_position); });
 }
 
 inline void set_formats(plan::LayoutChoices& layout, const std::vector<nn::Site>& sites,

@@ -346,9 +346,7 @@ TEST(ExpertRanks, ASeamThatRemembersItsLastRoutingFails) {
     const Outcome one = outcome_of_one_rank(whole, c);
     const auto model = part_of(whole, c);
     plan::LayoutChoices layout = toy_layout(c, *model);
-    layout.replace_seams = [](nn::Seams& seams, comm::Mesh& groups) {
-      seams.tokens = std::make_shared<RememberingExchange>(groups.expert(), 1);
-    };
+    layout.token_exchange = [](comm::Group& expert) { return std::make_shared<RememberingExchange>(expert, 1); };
     const auto mesh = rank_mesh(c.mesh);
     const Outcome ours = testing::run(*model, layout, *mesh, c.batch_size(), 2e-4);
     if (micro_batches == 1) {

@@ -40,7 +40,7 @@ models::Model exact_model_without_one() {
         spec.gathered = DType::f8e4m3;
         return spec;
       },
-      [=](auto, int number) { return std::make_unique<testing::ExactLayer>(number, width, true); });
+      {}, [=](auto, int number) { return std::make_unique<testing::ExactLayer>(number, width, true); });
 }
 
 plan::LayoutChoices exact_layout_without_one(const models::Model& model, const comm::MeshSizes& mesh) {
@@ -189,7 +189,8 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Fp8Excluded);
 // With fewer key-value heads than tensor ranks, a Linear has two weights: a name of one excludes both.
 TEST(Fp8Exclude, OneNameExcludesAllWeightsOfALinear) {
   const nn::FlatSpecOf own([](const nn::Param& param) { return param.flat; });
-  const models::Model model(testing::part_of(testing::toy_description(false), 1, 4, {.vocabulary = true}), own);
+  const models::Model model(
+      testing::part_of(testing::divisible(testing::toy_description(false)), 1, 4, {.vocabulary = true}), own);
   const std::vector<std::string> qkv = {"model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj",
                                         "model.layers.0.self_attn.v_proj"};
   EXPECT_EQ(models::modules_at(model, 0, nn::Site::qkv_projection), qkv);

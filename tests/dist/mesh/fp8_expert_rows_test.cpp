@@ -34,8 +34,8 @@ TEST(Fp8ExpertRows, HaveTheBitsOfRowsThatAreRoundedThere) {
   std::array<int, 2> sent = {};
   const auto layout = [&](Fp8Scaling scaling, bool quantized_rows) {
     plan::LayoutChoices out = layout_of(model, mesh, {.scaling = scaling, .saturation_limit = 1}, 2);
-    out.replace_seams = [&sent, quantized_rows](nn::Seams& seams, comm::Mesh& groups) {
-      seams.tokens = std::make_shared<WatchedRows>(sent, groups.expert(), 2, quantized_rows);
+    out.token_exchange = [&sent, quantized_rows](comm::Group& expert) {
+      return std::make_shared<WatchedRows>(sent, expert, 2, quantized_rows);
     };
     return out;
   };

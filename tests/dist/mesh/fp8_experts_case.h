@@ -8,7 +8,6 @@
 #include "engine/fp8_exclusions.h"
 #include "nn/precision/fp8_scaling.h"
 #include "support/pieces_exchange.h"
-#include "support/tensor_parallel.h"
 #include "support/toy_slices.h"
 #include "toy_training.h"
 
@@ -88,12 +87,7 @@ inline plan::LayoutChoices layout_of(const models::Model& model, const comm::Mes
   layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::f32;
   plan::set_formats(layout, model, recipe);
   layout.sequence_parallel = mesh.tensor > 1;
-  layout.replace_seams = [mesh, pieces, quantized_rows](nn::Seams& seams, comm::Mesh& groups) {
-    if (mesh.expert > 1) seams.tokens = std::make_shared<PiecesExchange>(groups.expert(), pieces, quantized_rows);
-    if (mesh.tensor == 1) return;
-    seams.tensor_reduce = std::make_shared<TensorSums>(groups.tensor());
-    seams.redistribute = std::make_shared<SequenceParallel>(groups.tensor());
-  };
+  layout.token_exchange = exchange_in_pieces(pieces, quantized_rows);
   return layout;
 }
 

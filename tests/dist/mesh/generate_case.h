@@ -1,7 +1,5 @@
-// Models for generation over tensor ranks and shards, with fillings of the seams for tests.
+// Models for generation over tensor ranks and shards.
 #pragma once
-
-#include <algorithm>
 
 #include "engine/open_model.h"
 #include "generate/passes.h"
@@ -23,20 +21,10 @@ inline std::string folder(const std::string& name) {
   return cat(golden_folder, "/", name);
 }
 
-// This rank's slice. The vocabulary does not divide: the last rank has rows of padding.
-inline models::ModelDescription slice_of(models::ModelDescription whole, int part, int parts) {
-  models::ModelDescription slice = part_of(whole, part, parts, {.vocabulary = true});
-  const std::int64_t total = whole.embedding.vocabulary, own = total / parts + 1;
-  slice.embedding.vocabulary_slice = slice.head.vocabulary_slice = {.begin = part * own, .total = total};
-  slice.embedding.vocabulary = slice.head.vocabulary = own;
-  return slice;
-}
-
+// This rank's part.
 inline engine::ModelChanges changes_of(const comm::MeshSizes& mesh) {
-  if (mesh.tensor == 1) return {};
-  const int part = comm::coordinate_of(the_world->rank().value(), {.tensor = mesh.tensor}).tensor;
-  return {.describe = [=](models::ModelDescription& d, Problems&) { d = slice_of(d, part, mesh.tensor); },
-          .spec_of = [](const nn::Param& param) { return param.flat; }};
+  return {.share = {
+              .tensor = {.index = comm::coordinate_of(the_world->rank().value(), mesh).tensor, .count = mesh.tensor}}};
 }
 
 inline engine::OpenModel open_tiny(const std::string& name, const engine::ModelChanges& changes = {}) {
@@ -46,23 +34,8 @@ inline engine::OpenModel open_tiny(const std::string& name, const engine::ModelC
   return model;
 }
 
-inline void fill_seams(nn::Seams& seams, comm::Mesh& mesh) {
-  seams.redistribute = std::make_shared<TensorParallel>(mesh.tensor());
-  seams.tensor_reduce = std::make_shared<TensorSums>(mesh.tensor());
-}
-
-inline generate::Ranks ranks_of(const comm::MeshSizes& mesh, std::int64_t kv_heads) {
-  generate::Ranks ranks{.world = the_world,
-                        .mesh = {.tensor = mesh.tensor,
-                                 .shard = mesh.shard,
-                                 .kv_copies = std::max(1, mesh.tensor / static_cast<int>(kv_heads))}};
-  if (mesh.tensor > 1) ranks.replace_seams = fill_seams;
-  return ranks;
-}
-
-// The key-value heads of a model's attention.
-inline std::int64_t kv_heads_of(const std::string& name) {
-  return name == "mqa" ? 1 : 2;
+inline generate::Ranks ranks_of(const comm::MeshSizes& mesh) {
+  return {.world = the_world, .mesh = {.tensor = mesh.tensor, .shard = mesh.shard}};
 }
 
 // Prompts of different lengths, at most nine.

@@ -30,7 +30,7 @@ std::optional<generate::OpenGeneration> open_prompts(const std::string& name, co
   generate::GenerateRequest request{.model = folder(name), .prompt_ids = {1}, .max_tokens = 14, .sampling = sampling};
   if (mesh != nullptr) {
     request.changes = changes_of(*mesh);
-    request.ranks = ranks_of(*mesh, kv_heads_of(name));
+    request.ranks = ranks_of(*mesh);
   }
   auto input = generate::open_generation(request, problems);
   HAWSER_CHECK(problems.empty(), problems.lines());
@@ -145,7 +145,7 @@ TEST_P(Generation, HasTheLogitsOfOneRank) {
   for (std::int32_t i = 0; i < generate::kChunkRows + 37; ++i) two_chunks.ids.push_back(3 + i * 11 % 90);
   const std::vector<generate::Prompt> all{prompts().front(), two_chunks};
   engine::OpenModel part = open_tiny("gqa", changes_of(mesh)), whole = open_tiny("gqa");
-  generate::Decoder cut(part, {}, size, 1, *device, {.replay = true, .guard = true}, ranks_of(mesh, 2)),
+  generate::Decoder cut(part, {}, size, 1, *device, {.replay = true, .guard = true}, ranks_of(mesh)),
       one(whole, {}, size, 1, *device);
   const auto compare = [&](std::span<const float> logits, std::span<const float> expected) {
     ASSERT_EQ(logits.size(), expected.size());
@@ -185,7 +185,7 @@ TEST(Generate, AllRanksLearnOfTheProblemsOfOne) {
   const bool odd = the_world->rank() == Rank(1);
   const comm::MeshSizes mesh{.shard = 2};
   const auto request = [&] {
-    return generate::GenerateRequest{.model = folder("gqa"), .prompt_ids = {1}, .ranks = ranks_of(mesh, 2)};
+    return generate::GenerateRequest{.model = folder("gqa"), .prompt_ids = {1}, .ranks = ranks_of(mesh)};
   };
   const auto expect_problem = [&](const generate::GenerateRequest& of, const std::string& part) {
     Problems problems;
@@ -232,14 +232,14 @@ TEST(Generate, AllRanksRejectWhatDoesNotFitOne) {
   const engine::OpenModel open = engine::open_trained_model(folder("gqa"), problems, changes);
   ASSERT_TRUE(problems.empty()) << problems.lines();
   const std::vector<plan::Layout> layouts =
-      generate::pass_layouts({}, *open.model, {.sequences = 1, .positions = 64}, 1, DeviceKind::cpu, ranks_of(mesh, 2));
+      generate::pass_layouts({}, *open.model, {.sequences = 1, .positions = 64}, 1, DeviceKind::cpu, ranks_of(mesh));
   const std::int64_t needed = generate::planned_memory(*open.model, layouts).device +
                               plan::overhead_of(plan::load_target("cpu"), layouts.front().mesh, /*stage=*/0);
   std::vector<std::int64_t> of_ranks;
   for (const std::string& of_rank : the_world->all_gather_strings(cat(needed))) of_ranks.push_back(std::stoll(of_rank));
   ASSERT_LT(of_ranks[0], of_ranks[1]);
   generate::GenerateRequest request{
-      .model = folder("gqa"), .prompt_ids = {1}, .changes = changes, .ranks = ranks_of(mesh, 2)};
+      .model = folder("gqa"), .prompt_ids = {1}, .changes = changes, .ranks = ranks_of(mesh)};
   request.recipe.memory.capacity = Bytes(of_ranks[1]);
   EXPECT_TRUE(generate::open_generation(request, problems).has_value());
   request.recipe.memory.capacity = Bytes(of_ranks[1] - 1);
@@ -254,12 +254,10 @@ TEST(Generate, AllRanksRejectWhatDoesNotFitOne) {
 
 // A rank has the cache of its heads.
 TEST(Generate, TheCacheIsDividedByHeads) {
-  const models::ModelDescription whole = testing::toy_description(true, 5);
+  const models::ModelDescription whole = testing::divisible(testing::toy_description(true, 5));
   const auto cache_bytes = [&](int tensor) {
-    const models::Model model(testing::part_of(whole, 0, tensor, {.vocabulary = true}),
-                              [](const nn::Param& param) { return param.flat; });
-    const Ranks ranks{.mesh = {.tensor = tensor, .kv_copies = testing::kv_copies(whole, tensor)},
-                      .replace_seams = fill_seams};
+    const models::Model model(whole, nn::common_domain, {.tensor = {.count = tensor}});
+    const Ranks ranks{.mesh = {.tensor = tensor}};
     const generate::CacheSize size{.sequences = 4, .positions = 64};
     const plan::Layout layout = generate::pass_layouts({}, model, size, 1, DeviceKind::cpu, ranks).front();
     return plan::plan_rank(model, layout, step::Purpose::logits, 0).kv_cache_bytes;
@@ -273,8 +271,9 @@ TEST(Generate, TheCacheIsDividedByHeads) {
 // Decoder runs no pass again, and all ranks have logits.
 TEST(Generate, RefusedPassesAndPipelineStagesAreRejected) {
   const models::Model model(testing::toy_description(true));
-  const plan::Layout layout =
+  plan::Layout layout =
       generate::pass_layouts({}, model, {}, 1, DeviceKind::cpu, {.mesh = {.shard = 2, .expert = 2}}).front();
+  layout.token_exchange = testing::exchange_in_pieces(1);
   EXPECT_NO_THROW(plan::plan_rank(model, layout, step::Purpose::logits, 0));
   const auto expect_rejected = [&](const plan::LayoutChoices& rejected, const std::string& part) {
     try {

@@ -123,13 +123,11 @@ std::vector<float> logits_of(const models::Model& model, const generate::Ranks& 
 TEST(Head, LogitsOfGenerationAreThoseOfOneRank) {
   const int world = the_world->size();
   if (world < 2 || world > 4) GTEST_SKIP() << "two or four tensor ranks";
-  models::ModelDescription whole = capped_toy(false);
-  for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 40;  // one plan for all ranks
+  models::ModelDescription whole = testing::divisible(capped_toy(false));
   const models::Model one(whole),
       part(testing::part_of(whole, the_world->rank().value(), world, testing::kVocabulary), testing::own_spec);
   const std::vector<float> expected = testing::on_one_rank([&] { return logits_of(one, {}); });
-  const std::vector<float> got =
-      logits_of(part, testing::generation::ranks_of({.tensor = world}, whole.blocks.front().attention.kv_heads));
+  const std::vector<float> got = logits_of(part, testing::generation::ranks_of({.tensor = world}));
   ASSERT_EQ(got.size(), expected.size());
   float largest = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {

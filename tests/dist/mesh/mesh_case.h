@@ -37,7 +37,6 @@
 #include "plan/layout.h"
 #include "support/pieces_exchange.h"
 #include "support/pipeline.h"
-#include "support/tensor_parallel.h"
 #include "support/toy_slices.h"
 #include "support/toy_steps.h"
 
@@ -227,18 +226,6 @@ inline plan::LayoutChoices rank_layout(const comm::MeshSizes& mesh) {
   return layout;
 }
 
-// The seams of tensor ranks, and of expert ranks.
-inline void fill_seams(const MeshCase& c, nn::Seams& seams, comm::Mesh& groups) {
-  if (c.mesh.expert > 1) seams.tokens = std::make_shared<PiecesExchange>(groups.expert(), c.pieces);
-  if (c.mesh.tensor == 1) return;
-  seams.tensor_reduce = std::make_shared<TensorSums>(groups.tensor());
-  if (c.division.sequence_parallel) {
-    seams.redistribute = std::make_shared<SequenceParallel>(groups.tensor());
-  } else {
-    seams.redistribute = std::make_shared<TensorParallel>(groups.tensor());
-  }
-}
-
 // Micro-batches of two sequences on each data rank.
 inline plan::LayoutChoices layout_of(const MeshCase& c, const models::Model& model) {
   plan::LayoutChoices layout = rank_layout(c.mesh);
@@ -267,9 +254,7 @@ inline plan::LayoutChoices layout_of(const MeshCase& c, const models::Model& mod
   layout.prefetch = c.prefetch;
   layout.expert_row_bound = c.row_bound;
   layout.expert_row_fallback = c.row_fallback;
-  if (c.mesh.tensor > 1 || c.mesh.expert > 1) {
-    layout.replace_seams = [c](nn::Seams& seams, comm::Mesh& groups) { fill_seams(c, seams, groups); };
-  }
+  layout.token_exchange = exchange_in_pieces(c.pieces);
   return layout;
 }
 

@@ -35,7 +35,7 @@ struct ExpertStages {
 };
 
 models::ModelDescription description_of(const ExpertStages& c) {
-  models::ModelDescription d = testing::toy_description(false, 5);
+  models::ModelDescription d = testing::divisible(testing::toy_description(false, 5));
   for (const int block : c.with_experts) testing::set_experts(d, block, kExperts, 2);
   return d;
 }
@@ -51,7 +51,7 @@ std::unique_ptr<models::Model> part_of(const ExpertStages& c) {
     if (!block.moe || sizes.expert == 1) continue;
     block.moe->experts_shard = {.index = comm::expert_part(place, c.stages.mesh), .count = sizes.expert};
   }
-  if (sizes.tensor > 1) d = testing::half_of(std::move(d), place.tensor, c.stages.division);
+  if (sizes.tensor > 1) d = testing::half_of(d, place.tensor, c.stages.division);
   const nn::FlatSpecOf own([](const nn::Param& param) { return param.flat; });
   return std::make_unique<models::Model>(
       std::move(d), c.stages.division.sequence_parallel ? nn::with_sequence_parallelism(own) : own);

@@ -43,6 +43,7 @@ nn::FlatSpecOf spec_of(const comm::MeshSizes& mesh, Of of) {
 models::Model model_of(models::ModelDescription d, const comm::MeshSizes& mesh, Of of,
                        int rank = the_world->rank().value()) {
   const comm::MeshCoordinate place = comm::coordinate_of(rank, mesh);
+  d = testing::divisible(std::move(d));
   for (models::BlockDescription& block : d.blocks) {
     if (block.moe) block.moe->experts_shard = {.index = comm::expert_part(place, mesh), .count = mesh.expert};
   }

@@ -96,7 +96,7 @@ class SharingLayer : public nn::testing::ForwardingLayer {
 models::Model one_block_twice() {
   models::ModelDescription description = testing::toy_description();
   description.blocks[1] = description.blocks[0];
-  return models::Model(std::move(description), nn::common_domain, [](auto layer, int number) {
+  return models::Model(std::move(description), nn::common_domain, {}, [](auto layer, int number) {
     return number < 2 ? std::move(layer) : std::make_unique<SharingLayer>(std::move(layer));
   });
 }

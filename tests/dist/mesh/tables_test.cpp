@@ -100,7 +100,7 @@ models::Model typed(std::atomic<std::int64_t>& sequences, const std::vector<Tabl
   models::ModelDescription description = testing::toy_description();
   const std::int64_t width = description.embedding.width;
   description.tables = tables;
-  return models::Model(std::move(description), nn::common_domain, [&, width](auto layer, int number) {
+  return models::Model(std::move(description), nn::common_domain, {}, [&, width](auto layer, int number) {
     const bool mlp = number % 2 == 1;
     return mlp ? std::make_unique<TypedLayer>(std::move(layer), number, width, sequences) : std::move(layer);
   });

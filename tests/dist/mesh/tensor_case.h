@@ -77,10 +77,11 @@ inline void expect_first_gradients(const MeshAndOneRank& trained) {
 // Trains on a mesh of the whole world and on one rank, with the same sequences in two micro-batches, and expects equal
 // results. Delayed weight gradients have both in flight.
 inline MeshAndOneRank expect_like_one_rank(const TensorCase& c) {
+  const models::ModelDescription whole = c.on.mesh.tensor > 1 ? divisible(c.whole) : c.whole;
   MeshCase on = c.on;
   on.micro_batches = 2;
   if (on.policy.delay_weight_gradients) on.in_flight = 2;
-  const models::Model one(c.whole, [&](const nn::Param& param) {
+  const models::Model one(whole, [&](const nn::Param& param) {
     nn::FlatSpec of_one = nn::common_domain(param);
     of_one.trainable = c.spec(param).trainable;
     of_one.group = c.spec(param).group;
@@ -88,7 +89,7 @@ inline MeshAndOneRank expect_like_one_rank(const TensorCase& c) {
     return of_one;
   });
   const int part = comm::coordinate_of(the_world->rank().value(), on.mesh).tensor;
-  const models::Model model(on.mesh.tensor == 1 ? c.whole : part_of(c.whole, part, on.mesh.tensor, on.division),
+  const models::Model model(on.mesh.tensor == 1 ? whole : part_of(whole, part, on.mesh.tensor, on.division),
                             on.division.sequence_parallel ? nn::with_sequence_parallelism(c.spec) : c.spec);
   plan::LayoutChoices layout = toy_layout(on, model), of_one = toy_layout({}, one);
   layout.optimizer = of_one.optimizer = c.optimizer;

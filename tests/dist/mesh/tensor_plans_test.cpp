@@ -1,4 +1,5 @@
-// What a plan counts of layers on tensor ranks and with adapters, and the random numbers of adapters. One rank is enough.
+// What a plan counts of layers on tensor ranks and with adapters, and the random numbers of adapters. One rank is
+// enough.
 #include "tensor_case.h"
 
 namespace hawser {
@@ -15,8 +16,7 @@ using testing::Trained;
 // weights are sharded over the tensor ranks, and complete where they are gathered.
 TEST(TensorPlans, PlansCountWhatARankHasOfALayer) {
   if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
-  models::ModelDescription whole = testing::toy_description();
-  for (models::BlockDescription& block : whole.blocks) block.mlp.inner = 38;
+  models::ModelDescription whole = testing::divisible(testing::toy_description());
   const auto plan_of = [&](const comm::MeshSizes& mesh, const Division& division) {
     const nn::FlatSpecOf own(testing::own_spec);
     const models::Model model(mesh.tensor == 1 ? whole : part_of(whole, 0, mesh.tensor, division),

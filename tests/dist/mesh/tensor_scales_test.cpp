@@ -37,7 +37,7 @@ TEST_P(TensorScales, AreThoseOfOneRank) {
       }
     }
   };
-  const models::ModelDescription whole = testing::toy_description();
+  const models::ModelDescription whole = testing::divisible(testing::toy_description());
   const int part = comm::coordinate_of(the_world->rank().value(), c.mesh).tensor;
   const models::Model model(half_of(whole, part, c.division),
                             [&](const nn::Param& param) { return with_scales(spec_of(param), param); });

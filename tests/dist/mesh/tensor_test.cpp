@@ -142,7 +142,6 @@ std::vector<TensorCase> one_plan() {
   if (the_world->size() < 2) return out;
   for (const bool tied : {true, false}) {
     TensorCase c{.model = tied_or_not(tied), .whole = testing::toy_description(tied)};
-    for (models::BlockDescription& block : c.whole.blocks) block.mlp.inner = 38;
     for (const Division& division : {kVocabulary, kSequence}) {
       c.on = {.mesh = divided_mesh(), .policy = kFull, .division = division};
       c.on.division.one_plan = true;
@@ -340,7 +339,6 @@ std::vector<TensorCase> optimizers_of_complete_matrices() {
                .whole = testing::toy_description(),
                .spec = matrices_of_blocks,
                .optimizer = std::make_shared<testing::Muon>()};
-  for (models::BlockDescription& block : c.whole.blocks) block.mlp.inner = 40;  // equal slices
   std::vector<TensorCase> out{c};
   for (models::BlockDescription& block : c.whole.blocks) block.attention.kv_heads = 1;
   if (world >= 4) c.on.mesh = {.tensor = 4, .shard = world / 4};
@@ -435,7 +433,8 @@ INSTANTIATE_TEST_SUITE_P(FusedQkv, Tensor, ::testing::ValuesIn(fused_qkv()), Cas
 // The tensor counts once, although it is in two flats.
 TEST(Tensor, ParametersOfAFusedQkvAreCountedOnce) {
   for (const auto& [mesh, kv_heads] : meshes_of_fused_qkv()) {
-    const models::ModelDescription plain = testing::with_fused_qkv(testing::toy_description(), kv_heads);
+    const models::ModelDescription plain =
+        testing::divisible(testing::with_fused_qkv(testing::toy_description(), kv_heads));
     const models::Model first(part_of(plain, 0, mesh.tensor, kVocabulary), testing::own_spec);
     EXPECT_EQ(first.parameters(), models::Model(plain).parameters()) << testing::name_of(mesh);
   }
@@ -455,7 +454,6 @@ std::vector<TensorCase> optimizers_of_fused_qkv() {
     if (all && world == 2) continue;
     const comm::MeshSizes mesh = all ? comm::MeshSizes{.tensor = world} : divided_mesh();
     TensorCase c{.whole = testing::with_fused_qkv(testing::toy_description(), mesh.shard > 1 ? 2 : world / 2)};
-    for (models::BlockDescription& block : c.whole.blocks) block.mlp.inner = 40;  // equal slices
     c.on = {.mesh = with_kv_copies(mesh, c.whole), .division = kSequence};
     c.spec = by_rank;
     c.optimizer = adafactor;

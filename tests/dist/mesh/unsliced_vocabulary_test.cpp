@@ -44,7 +44,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(UnslicedVocabulary);
 // Without gradients: each tensor rank adds the loss of its rows.
 TEST(UnslicedVocabulary, EvaluatesToTheLossOfOneRank) {
   if (the_world->size() != 2) GTEST_SKIP() << "two tensor ranks";
-  const models::ModelDescription whole = testing::toy_description();
+  const models::ModelDescription whole = testing::divisible(testing::toy_description());
   const auto pair = rank_mesh({.tensor = 2});
   const models::Model one(whole),
       half(testing::half_of(whole, pair->coordinate().tensor, kRows), nn::with_sequence_parallelism(testing::own_spec));

@@ -9,8 +9,8 @@
 #include "nn/blocks/linear.h"
 #include "nn/precision/fp8_block_scaling.h"
 #include "nn/testing/quantized_context.h"
+#include "parallel/tensor/sequence_parallel.h"
 #include "seams.h"
-#include "support/tensor_parallel.h"
 
 namespace hawser::testing {
 namespace block_scaling_test {
@@ -68,7 +68,7 @@ class Context {
     ctx_.rows_ = {kRows, kRows};
     if (!parts) return;
     ctx_.rows_ = {kOwn, kRows, static_cast<std::int64_t>(rank() * kOwn)};
-    ctx_.seams_.redistribute = std::make_shared<SequenceParallel>(pair());
+    ctx_.seams_.redistribute = std::make_shared<parallel::SequenceParallel>(pair());
   }
   QuantizedContext& ctx() { return ctx_; }
   TensorView matrix(const Vector& values, std::size_t columns) {

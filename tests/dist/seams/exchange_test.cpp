@@ -6,9 +6,9 @@
 #include "base/philox.h"
 #include "nn/blocks/embedding_and_head.h"
 #include "ops/moe/dispatch.h"
+#include "parallel/tensor/tensor_sums.h"
 #include "seams.h"
 #include "support/pieces_exchange.h"
-#include "support/tensor_parallel.h"
 
 namespace hawser::testing {
 namespace exchange_test {
@@ -176,7 +176,7 @@ TEST(TokenExchange, RefusesOneRowBeyondTheBound) {
 TEST(TensorReduce, Sum) {
   const auto device = make_cpu_device();
   TestContext ctx(*device, DType::f32);
-  ctx.seams_.tensor_reduce = std::make_shared<TensorSums>(pair());
+  ctx.seams_.tensor_reduce = std::make_shared<parallel::TensorSums>(pair());
   const std::vector<double> values[] = {{1.5, -2.0, 3.0}, {0.25, -1.0, 3.5}};
   const auto& mine = values[static_cast<std::size_t>(pair().index())];
   const TensorView sum = ctx.make(DType::f32, {3}, mine);
@@ -202,7 +202,7 @@ TEST(TensorReduce, GathersTheLogitsOfASlicedVocabulary) {
     config.output = "head";
     const nn::HeadLayer head(config);
     TestContext ctx(*device, DType::f32);
-    if (sliced) ctx.seams_.tensor_reduce = std::make_shared<TensorSums>(pair());
+    if (sliced) ctx.seams_.tensor_reduce = std::make_shared<parallel::TensorSums>(pair());
     ctx.weights_ = {ctx.make(DType::f32, {kWidth}, norm), ctx.make(DType::f32, {config.vocabulary, kWidth}, own),
                     ctx.make(DType::f32, {config.vocabulary}, own_bias)};
     const TensorView logits = ctx.make(DType::f32, {kRows, kVocabulary}, std::vector<double>(kRows * kVocabulary));

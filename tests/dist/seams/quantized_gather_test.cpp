@@ -6,8 +6,8 @@
 #include "nn/blocks/linear.h"
 #include "nn/precision/fp8_scaling.h"
 #include "nn/testing/quantized_context.h"
+#include "parallel/tensor/sequence_parallel.h"
 #include "seams.h"
-#include "support/tensor_parallel.h"
 
 namespace hawser::testing {
 namespace quantized_gather_test {
@@ -42,19 +42,15 @@ class DelayedContext : public nn::testing::TestContext {
   std::vector<TensorView> scales_, amaxes_;
 };
 
-class QuantizedGathers : public SequenceParallel {
+class QuantizedGathers : public parallel::SequenceParallel {
  public:
-  explicit QuantizedGathers(bool quantized) : SequenceParallel(pair()), quantized_(quantized) {}
-  std::unique_ptr<Gather> gather(nn::LayerContext& ctx, const nn::Scaled& x) override {
+  explicit QuantizedGathers(bool quantized) : SequenceParallel(pair(), quantized) {}
+  std::unique_ptr<Gather> gather(nn::LayerContext& ctx, const nn::Scaled& x, Rows needed) override {
     gathered.push_back(x.view.dtype());
-    return SequenceParallel::gather(ctx, x);
+    return SequenceParallel::gather(ctx, x, needed);
   }
-  bool gathers_quantized() const override { return quantized_; }
 
   std::vector<DType> gathered;
-
- private:
-  bool quantized_;
 };
 
 struct Result {
@@ -100,7 +96,8 @@ Result run(bool quantized, bool bias) {
   const TensorView amaxes =
       ctx.make(DType::f32, {nn::kOperands}, {get(ctx.amax(nn::Operand::x))[0], get(ctx.amax(nn::Operand::dy))[0]});
   up.backward(ctx, dinner, x, dx, sink, {});
-  all_reduce(ctx, ctx.compute(), pair(), amaxes, comm::Reduction::max);
+  const std::int64_t bytes = comm::all_reduce_workspace(amaxes.elements(), DType::f32, pair().size(), DeviceKind::cpu);
+  pair().all_reduce(ctx.compute(), amaxes, comm::Reduction::max, ctx.workspace(bytes));
   ctx.finish();
   Result out{seam->gathered, {get(y), get(dinner), get(dx), get(amaxes)}};
   for (const TensorView& view : sink.views()) out.values.push_back(get(view));

@@ -5,8 +5,10 @@
 #include "nn/blocks/attention_layer.h"
 #include "nn/blocks/mlp_layer.h"
 #include "ops/copy/copy.h"
+#include "parallel/tensor/sequence_parallel.h"
+#include "parallel/tensor/tensor_parallel.h"
+#include "parallel/tensor/tensor_sums.h"
 #include "seams.h"
-#include "support/tensor_parallel.h"
 
 namespace hawser::testing {
 namespace redistribute_test {
@@ -16,6 +18,9 @@ using nn::testing::LayerRun;
 using nn::testing::normals;
 using nn::testing::TestContext;
 using nn::testing::TestSink;
+using parallel::SequenceParallel;
+using parallel::TensorParallel;
+using parallel::TensorSums;
 
 constexpr std::size_t kWidth = 12, kRows = 10, kOwnRows = kRows / 2;
 
@@ -64,7 +69,7 @@ std::vector<double> sum_over_ranks(const std::vector<double>& values) {
   const auto device = make_cpu_device();
   TestContext ctx(*device, DType::f32);
   const TensorView sum = ctx.make(DType::f32, {static_cast<std::int64_t>(values.size())}, values);
-  all_reduce(ctx, ctx.compute(), pair(), sum, comm::Reduction::sum);
+  TensorSums(pair()).sum(ctx, sum);
   ctx.finish();
   return nn::testing::get(sum);
 }
@@ -101,7 +106,9 @@ double difference(const nn::Layer& full, const nn::Layer& part, const Cut& cut, 
 }
 
 void expect_equal(const nn::Layer& full, const nn::Layer& part, const Cut& cut) {
-  EXPECT_LT(difference(full, part, cut, std::make_shared<TensorParallel>(pair()), false), 1e-5);
+  for (const std::int64_t piece_rows : {3, 100}) {  // three pieces of 4, 4 and 2 rows, or one
+    EXPECT_LT(difference(full, part, cut, std::make_shared<TensorParallel>(pair(), piece_rows), false), 1e-5);
+  }
   EXPECT_LT(difference(full, part, cut, std::make_shared<SequenceParallel>(pair()), true), 1e-5);
 }
 
@@ -200,8 +207,8 @@ TEST(Redistribute, LayersThatAreNotSlicedEqualOneRank) {
 TEST(Redistribute, ASumThatIsNotInYIsFound) {
   class Elsewhere : public nn::Redistribute {
    public:
-    std::unique_ptr<Gather> gather(nn::LayerContext& ctx, const nn::Scaled& x) override {
-      return right_.gather(ctx, x);
+    std::unique_ptr<Gather> gather(nn::LayerContext& ctx, const nn::Scaled& x, Rows needed) override {
+      return right_.gather(ctx, x, needed);
     }
     std::unique_ptr<Sum> sum(nn::LayerContext& ctx, const TensorView& y, const TensorView& residual,
                              Order order) override {

@@ -1,0 +1,34 @@
+// `make_seams`: the implementation of each seam (nn/seams.h) for a mesh, with those of all parallelisms.
+//
+//   seams.redistribute, tensor_reduce    tensor/     if the mesh has tensor ranks
+//   seams.attention                      context/    if the mesh has context ranks; nn::KvCacheExchange in generation
+//   seams.tokens                         given: no expert parallelism is implemented yet
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "comm/mesh.h"
+#include "nn/seams.h"
+
+namespace hawser::parallel {
+
+struct SeamChoices {
+  bool sequence_parallel = false;          // tensor ranks divide the rows of the residual
+  bool gathers_quantized = true;           // and gather in FP8 what is rounded (SequenceParallel)
+  int head_groups = 1;                     // of AllGatherExchange
+  DType kv_reduce_dtype = DType::f32;      // likewise
+  bool kv_cache = false;                   // a pass of generation
+  std::optional<double> expert_row_bound;  // nn::TokenExchange::Sizes::row_bound
+
+  // Tests hand in the exchanges of parallelisms that have no implementation here. Each replaces that of the mesh.
+  std::function<std::shared_ptr<nn::AttentionExchange>(comm::Mesh&)> attention_exchange = {};
+  std::function<std::shared_ptr<nn::TokenExchange>(comm::Group& expert)> token_exchange = {};
+};
+
+// `mesh` outlives the seams. InternalError for a parallelism without an implementation: context_heads or expert of the
+// mesh without an exchange above, and context parallelism with a KV cache.
+nn::Seams make_seams(const SeamChoices& choices, comm::Mesh& mesh);
+
+}  // namespace hawser::parallel
