@@ -6,15 +6,30 @@ A Llama of the config's shape, built from plain modules, with random weights and
 FSDP2 (fully_shard of each block: float32 shards, bf16 all-gather, gradients reduced in bf16 or float32), torch.compile
 of each block, cuDNN attention through scaled_dot_product_attention, fused AdamW, and the head with its loss in chunks
 of rows, so that the full float32 logits are never stored. --float8 converts the Linears of the blocks with torchao:
-tensorwise dynamic scaling and float8 all-gather, scales of weights computed once after each update. --context-parallel N
-splits sequences over N ranks with torch.distributed.tensor.experimental.context_parallel. A step is forward, backward, gradient norm clipping and AdamW,
-and the host reads the loss. Rotary frequencies are not scaled, which does not affect speed.
+tensorwise dynamic scaling and float8 all-gather, scales of weights computed once after each update. A step is forward,
+backward, gradient norm clipping and AdamW, and the host reads the loss. Rotary frequencies are not scaled, which does
+not affect speed.
+
+--context-parallel N splits sequences over N ranks with torch.distributed.tensor.experimental.context_parallel.
+
+--tensor N splits the layers over N ranks with torch.distributed.tensor.parallel, laid out as torchtitan does it: query,
+key, value, gate and up by columns, output and down by rows, norms sequence-parallel, embedding and head by vocabulary.
+Each rank computes the loss of its part of the vocabulary in the same chunks of rows. Groups of N ranks are the data
+ranks, and FSDP2 shards over them; with a single group it only casts float32 weights to bf16 (--reshard no keeps them).
+--sequences and --length are those of a group: 4 ranks with --tensor 2 --sequences 1 train on two sequences a step.
+--async-tensor has torch.compile split each of these collectives and its matrix product into chunks that overlap
+(_micro_pipeline_tp over symmetric memory); "fused_collectives" in the result counts those of a block's forward and
+backward that it could split, since PyTorch is silent about the others. Symmetric memory uses no multicast, unless
+TORCH_SYMM_MEM_DISABLE_MULTICAST=0 is set; NCCL_NVLS_ENABLE=0 turns off NCCL's.
+
+    torchrun --nproc-per-node 2 torch_gpu.py --config config.json --tensor 2 --sequences 2 [--fold] [--async-tensor]
 
 Rank 0 prints one line of JSON: the median of the measured steps, tokens per second and GPU, memory as counted by
 PyTorch and by the driver (for the process if NVML is available, otherwise for the device: used now minus used before
 the process started to use it), all as maximum over ranks; and all settings. Requires PyTorch 2.11, and
 torchao for --float8; needs no network.
---device cpu is a dry run over gloo without compilation and context parallelism; its times are meaningless.
+--device cpu is a dry run over gloo without compilation, context parallelism and --async-tensor; its times are
+meaningless.
 """
 
 import argparse
@@ -24,6 +39,7 @@ import os
 import statistics
 import sys
 import time
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -32,8 +48,11 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._attention import set_rotate_method
+from torch.distributed.tensor.parallel import (ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel,
+                                               parallelize_module)
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 WARM_UP = 3
@@ -70,9 +89,10 @@ def attend(q, k, v, grouped):
 
 
 class Attention(nn.Module):
-    def __init__(self, shape, grouped, opaque):
+    def __init__(self, shape, grouped, opaque, parts):
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
+        self.heads, self.kv_heads = shape.heads // parts, shape.kv_heads // parts  # of this rank
+        self.head_dim = shape.head_dim
         self.grouped = grouped and shape.heads != shape.kv_heads
         self.attend = torch.compiler.disable(attend) if opaque else attend
         self.q = nn.Linear(shape.width, shape.heads * shape.head_dim, bias=False)
@@ -85,29 +105,37 @@ class Attention(nn.Module):
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
     def forward(self, x, cos, sin):
-        batch, length, _ = x.shape
-        q, k, v = (p(x).view(batch, length, n, self.head_dim)
+        # x has the shape [batch, length, width], or [batch * length, width] with --fold.
+        q, k, v = (p(x).view(-1, cos.shape[0], n, self.head_dim)
                    for p, n in ((self.q, self.heads), (self.k, self.kv_heads), (self.v, self.kv_heads)))
         q, k = self.rotate(q, cos, sin), self.rotate(k, cos, sin)
         out = self.attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
                           self.grouped or self.heads == self.kv_heads)
-        return self.o(out.transpose(1, 2).reshape(batch, length, -1))
+        return self.o(out.transpose(1, 2).reshape(*x.shape[:-1], -1))
 
 
-class Block(nn.Module):
-    def __init__(self, shape, grouped, opaque):
+class Mlp(nn.Module):
+    def __init__(self, shape):
         super().__init__()
-        self.attention_norm = nn.RMSNorm(shape.width, eps=shape.epsilon)
-        self.attention = Attention(shape, grouped, opaque)
-        self.mlp_norm = nn.RMSNorm(shape.width, eps=shape.epsilon)
         self.gate = nn.Linear(shape.width, shape.inner, bias=False)
         self.up = nn.Linear(shape.width, shape.inner, bias=False)
         self.down = nn.Linear(shape.inner, shape.width, bias=False)
 
+    def forward(self, x):
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    def __init__(self, shape, grouped, opaque, parts):
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(shape.width, eps=shape.epsilon)
+        self.attention = Attention(shape, grouped, opaque, parts)
+        self.mlp_norm = nn.RMSNorm(shape.width, eps=shape.epsilon)
+        self.mlp = Mlp(shape)
+
     def forward(self, x, cos, sin):
         x = x + self.attention(self.attention_norm(x), cos, sin)
-        h = self.mlp_norm(x)
-        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+        return x + self.mlp(self.mlp_norm(x))
 
 
 def loss_and_logit_gradient(logits, labels, scale):
@@ -116,6 +144,39 @@ def loss_and_logit_gradient(logits, labels, scale):
     loss = (normaliser.squeeze(-1) - logits.gather(-1, labels[:, None]).squeeze(-1)).sum() * scale
     one_hot = (torch.arange(logits.shape[-1], device=logits.device) == labels[:, None]).float()
     return loss, ((torch.exp(logits - normaliser) - one_hot) * scale).to(dtype)
+
+
+def statistics_of_part(logits, labels, first):
+    """Of each row of a part of the vocabulary that begins at id first: the logarithm of the sum of exponentials, and
+    the label's logit, 0 where another rank has it."""
+    logits = logits.float()
+    inside = (labels >= first) & (labels < first + logits.shape[-1])
+    label = logits.gather(-1, (labels - first).clamp(0, logits.shape[-1] - 1)[:, None]).squeeze(-1)
+    return torch.stack((torch.logsumexp(logits, dim=-1), torch.where(inside, label, 0.0)))
+
+
+def loss_and_gradient_of_part(logits, labels, scale, first, every):
+    """Loss of the whole vocabulary and gradient of this part's logits, from the statistics of every part."""
+    dtype, logits = logits.dtype, logits.float()
+    normaliser = torch.logsumexp(every[:, 0], dim=0)
+    loss = (normaliser - every[:, 1].sum(dim=0)).sum() * scale
+    one_hot = (torch.arange(logits.shape[-1], device=logits.device) + first == labels[:, None]).float()
+    return loss, ((torch.exp(logits - normaliser[:, None]) - one_hot) * scale).to(dtype)
+
+
+class LossOfPart:
+    """loss_and_logit_gradient for logits of a tensor rank's part of the vocabulary."""
+
+    def __init__(self, mesh, part, compiled):
+        self.mesh, self.first = mesh, part * mesh.get_local_rank()
+        self.statistics = torch.compile(statistics_of_part) if compiled else statistics_of_part
+        self.finish = torch.compile(loss_and_gradient_of_part) if compiled else loss_and_gradient_of_part
+
+    def __call__(self, logits, labels, scale):
+        mine = self.statistics(logits, labels, self.first)
+        every = mine.new_empty(self.mesh.size() * mine.shape[0], mine.shape[1])
+        dist.all_gather_into_tensor(every, mine, group=self.mesh.get_group())
+        return self.finish(logits, labels, scale, self.first, every.view(-1, *mine.shape))
 
 
 class ChunkedHead(torch.autograd.Function):
@@ -142,34 +203,99 @@ class ChunkedHead(torch.autograd.Function):
 
 
 class Head(nn.Module):
-    def __init__(self, shape, arguments, compiled):
+    def __init__(self, shape, arguments, compiled, tensor_mesh):
         super().__init__()
         self.norm = nn.RMSNorm(shape.width, eps=shape.epsilon)
         self.linear = nn.Linear(shape.width, shape.vocabulary, bias=False)
         self.rows = arguments.loss_rows
         # Compiled separately from the blocks, once per chunk size.
-        self.kernel = torch.compile(loss_and_logit_gradient) if compiled else loss_and_logit_gradient
+        if tensor_mesh is not None:
+            self.kernel = LossOfPart(tensor_mesh, shape.vocabulary // arguments.tensor, compiled)
+        else:
+            self.kernel = torch.compile(loss_and_logit_gradient) if compiled else loss_and_logit_gradient
         self.plain = torch.compile(F.cross_entropy) if compiled else F.cross_entropy
 
     def forward(self, x, labels):
-        x = self.norm(x).flatten(0, 1)
-        if self.rows > 0:
-            return ChunkedHead.apply(x, self.linear.weight, labels.flatten(), self.rows, self.kernel)
+        x, weight = self.norm(x), self.linear.weight
+        if isinstance(self.kernel, LossOfPart):  # every rank of the group needs all rows, and computes a part of dx
+            x = x.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
+            weight = weight.to_local()
+        x = x.flatten(0, -2)
+        if self.rows > 0 or isinstance(self.kernel, LossOfPart):
+            return ChunkedHead.apply(x, weight, labels.flatten(), self.rows or x.shape[0], self.kernel)
         return self.plain(self.linear(x).float(), labels.flatten())
 
 
+def split_layers(model, mesh, dim):
+    """Tensor parallelism; between the layers, tokens are split along dim of the hidden states."""
+    parallelize_module(model, mesh, {
+        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(dim)),
+        "head.norm": SequenceParallel(sequence_dim=dim),
+        "head.linear": ColwiseParallel(),  # splits its weight; Head computes with it
+    })
+    for block in model.blocks:
+        parallelize_module(block, mesh, {
+            "attention_norm": SequenceParallel(sequence_dim=dim),
+            "attention": PrepareModuleInput(input_layouts=(Shard(dim), None, None),
+                                            desired_input_layouts=(Replicate(), None, None)),
+            "attention.q": ColwiseParallel(),
+            "attention.k": ColwiseParallel(),
+            "attention.v": ColwiseParallel(),
+            "attention.o": RowwiseParallel(output_layouts=Shard(dim)),
+            "mlp_norm": SequenceParallel(sequence_dim=dim),
+            "mlp": PrepareModuleInput(input_layouts=(Shard(dim),), desired_input_layouts=(Replicate(),)),
+            "mlp.gate": ColwiseParallel(),
+            "mlp.up": ColwiseParallel(),
+            "mlp.down": RowwiseParallel(output_layouts=Shard(dim)),
+        })
+
+
+def overlap_tensor_collectives(mesh):
+    """Has compiled blocks overlap collectives of the mesh with matrix products; returns counts of those overlapped,
+    which grow as blocks are compiled."""
+    import torch._functorch.config
+    import torch._inductor.config
+    from torch._inductor.fx_passes import post_grad
+    from torch.distributed._symmetric_memory import enable_symm_mem_for_group
+
+    torch._inductor.config._micro_pipeline_tp = True
+    # A graph from a cache would not be counted.
+    torch._inductor.config.fx_graph_cache = False
+    torch._functorch.config.enable_autograd_cache = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        enable_symm_mem_for_group(mesh.get_group().group_name)
+    collectives = {"all_gather": ("all_gather_into_tensor", "fused_all_gather_matmul"),
+                   "reduce_scatter": ("reduce_scatter_tensor", "fused_matmul_reduce_scatter")}
+    counts = {name: {"fused": 0, "not_fused": 0} for name in collectives}
+    fuse = post_grad.micro_pipeline_tp_pass
+
+    def fuse_and_count(graph):
+        fuse(graph)
+        targets = [str(node.target) for node in graph.nodes if node.op == "call_function"]
+        for name, (plain, fused) in collectives.items():
+            counts[name]["fused"] += sum(f".{fused}." in target for target in targets)
+            counts[name]["not_fused"] += sum(f".{plain}." in target for target in targets)
+
+    post_grad.micro_pipeline_tp_pass = fuse_and_count
+    return counts
+
+
 class Llama(nn.Module):
-    def __init__(self, shape, arguments, grouped, compiled):
+    def __init__(self, shape, arguments, grouped, compiled, tensor_mesh):
         super().__init__()
+        self.fold = arguments.fold
         self.embedding = nn.Embedding(shape.vocabulary, shape.width)
         opaque = arguments.context_parallel > 1
-        self.blocks = nn.ModuleList(Block(shape, grouped, opaque) for _ in range(shape.layers))
-        self.head = Head(shape, arguments, compiled)
+        self.blocks = nn.ModuleList(Block(shape, grouped, opaque, arguments.tensor) for _ in range(shape.layers))
+        self.head = Head(shape, arguments, compiled, tensor_mesh)
+        if tensor_mesh is not None:
+            split_layers(self, tensor_mesh, 0 if self.fold else 1)
         if shape.tied:
             self.head.linear.weight = self.embedding.weight
 
     def forward(self, ids, labels, cos, sin):
-        x = self.embedding(ids)
+        x = self.embedding(ids.flatten() if self.fold else ids)
         for block in self.blocks:
             x = block(x, cos, sin)
         return self.head(x, labels)
@@ -177,6 +303,8 @@ class Llama(nn.Module):
 
 def start_ranks(device):
     """Joins the process group; ranks from torchrun's variables, else Open MPI's, else a single rank."""
+    # Read when symmetric memory is first used.
+    os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
     for name, other, alone in (("RANK", "OMPI_COMM_WORLD_RANK", "0"), ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "1"),
                                ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "0")):
         os.environ.setdefault(name, os.environ.get(other, alone))
@@ -246,10 +374,10 @@ def takes_groups(device, shape, backend):
         return False
 
 
-def build(shape, arguments, device, mesh, grouped):
+def build(shape, arguments, device, mesh, tensor_mesh, grouped):
     compiled = arguments.compile == "yes"
     with torch.device("meta"):
-        model = Llama(shape, arguments, grouped, compiled)
+        model = Llama(shape, arguments, grouped, compiled, tensor_mesh)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16,
                                   reduce_dtype=torch.bfloat16 if arguments.reduce == "bf16" else torch.float32)
     if arguments.float8:
@@ -300,11 +428,17 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--config", required=True, help="a config.json of a Llama")
     parser.add_argument("--length", type=int, default=16384, help="sequence length")
-    parser.add_argument("--sequences", type=int, default=1, help="sequences per step and context-parallel group")
+    parser.add_argument("--sequences", type=int, default=1,
+                        help="sequences per step and group of context-parallel or tensor-parallel ranks")
     parser.add_argument("--steps", type=int, default=5, help="measured steps, at least 5, after 3 warm-up steps")
     parser.add_argument("--context-parallel", type=int, default=1, metavar="N", help="ranks per sequence")
     parser.add_argument("--rotate", choices=("allgather", "alltoall"), default="allgather",
                         help="how context parallelism exchanges keys and values")
+    parser.add_argument("--tensor", type=int, default=1, metavar="N", help="ranks that the layers are split over")
+    parser.add_argument("--fold", action="store_true",
+                        help="with --tensor: split the tokens of all sequences as one dimension, which saves copies")
+    parser.add_argument("--async-tensor", action="store_true",
+                        help="with --tensor: overlap its collectives with matrix products, by torch.compile")
     parser.add_argument("--float8", action="store_true", help="Linears of the blocks in FP8, by torchao")
     parser.add_argument("--full-recompute", action="store_true", help="recompute each block's forward in backward")
     parser.add_argument("--reduce", choices=("bf16", "float32"), default="bf16", help="dtype of gradient reduction")
@@ -320,6 +454,14 @@ def parse():
         parser.error("--steps: at least 5, for a median worth quoting")
     if arguments.float8 and arguments.device == "cpu":
         parser.error("--float8: requires a GPU")
+    if arguments.context_parallel < 1 or arguments.tensor < 1:
+        parser.error("--context-parallel, --tensor: at least 1")
+    if arguments.tensor > 1 and (arguments.context_parallel > 1 or arguments.float8):
+        parser.error("--tensor: not supported together with --context-parallel or --float8")
+    if arguments.tensor == 1 and (arguments.fold or arguments.async_tensor):
+        parser.error("--fold, --async-tensor: require --tensor of at least 2")
+    if arguments.async_tensor and (arguments.device == "cpu" or arguments.compile == "no"):
+        parser.error("--async-tensor: requires a GPU and --compile yes")
     if arguments.device == "cpu":
         arguments.compile, arguments.attention = "no", "math"
         if arguments.context_parallel > 1:
@@ -329,6 +471,19 @@ def parse():
     return arguments
 
 
+def check_sizes(shape, arguments, world):
+    context, parts = arguments.context_parallel, arguments.tensor
+    if world % context != 0 or arguments.length % (2 * context) != 0:
+        raise SystemExit(f"--context-parallel {context}: must divide the {world} ranks; twice it, the sequence length")
+    tokens = ("tokens", arguments.sequences * arguments.length) if arguments.fold else ("length", arguments.length)
+    sizes = (("ranks", world), ("heads", shape.heads), ("key/value heads", shape.kv_heads),
+             ("intermediate size", shape.inner), ("vocabulary", shape.vocabulary), tokens)
+    undivided = ", ".join(f"{name} {size}" for name, size in sizes if size % parts != 0)
+    if undivided:
+        raise SystemExit(f"--tensor {parts}: must divide ranks, heads, intermediate size, vocabulary and length "
+                         f"(does not divide {undivided})")
+
+
 def main():
     arguments = parse()
     shape = Shape(arguments.config)
@@ -336,21 +491,26 @@ def main():
     driver = DriverCount(arguments.device)
     device = start_ranks(arguments.device)
     rank, world, context = dist.get_rank(), dist.get_world_size(), arguments.context_parallel
-    if world % context != 0 or arguments.length % (2 * context) != 0:
-        raise SystemExit(f"--context-parallel {context}: must divide the {world} ranks; twice it, the sequence length")
+    check_sizes(shape, arguments, world)
     if arguments.device == "cuda" and driver.handle is None:
         driver.before = driver.used()  # includes the process's context, which this call creates
-    meshes = init_device_mesh(arguments.device, (world // context, context), mesh_dim_names=("data", "context"))
-    everyone = meshes["data", "context"]._flatten("everyone")
+    # Sequences are those of a data rank: a group of context-parallel or of tensor-parallel ranks, or a single rank.
+    group = context * arguments.tensor
+    axis = "tensor" if arguments.tensor > 1 else "context"
+    meshes = init_device_mesh(arguments.device, (world // group, group), mesh_dim_names=("data", axis))
+    tensor_mesh = meshes["tensor"] if arguments.tensor > 1 else None
+    everyone = meshes["data", axis]._flatten("everyone")  # gradient norms are summed over it
+    sharded = everyone if tensor_mesh is None else meshes["data"]
     if context > 1:
         set_rotate_method(arguments.rotate)
+    fused = overlap_tensor_collectives(tensor_mesh) if arguments.async_tensor else None
 
     backend = BACKENDS[arguments.attention]
     # PyTorch's context-parallel attention does not support grouped heads.
     grouped = context == 1 and takes_groups(device, shape, backend)
-    model = build(shape, arguments, device, everyone, grouped)
+    model = build(shape, arguments, device, sharded, tensor_mesh, grouped)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    generator = torch.Generator().manual_seed(11 + rank // context)
+    generator = torch.Generator().manual_seed(11 + rank // group)
     precompute = None
     if arguments.float8:
         from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp as precompute
@@ -389,7 +549,7 @@ def main():
     median = largest(statistics.median(counted))
     result = {
         "peer": "torch", "torch": torch.__version__, "device": arguments.device, "gpus": world,
-        "tokens_per_second_per_gpu": world // context * arguments.sequences * arguments.length / median / world,
+        "tokens_per_second_per_gpu": world // group * arguments.sequences * arguments.length / median / world,
         "median_seconds": median, "fastest_seconds": largest(min(counted)), "steps": len(counted), "loss": value,
         "parameters": sum(p.numel() for p in model.parameters()),
     }
@@ -404,9 +564,11 @@ def main():
             "driver_before_bytes": largest(driver.before),
             "driver_before_has_context": driver.handle is None,
         })
+    if fused is not None:
+        result["fused_collectives"] = fused
     result["settings"] = {
         **{name: value for name, value in vars(arguments).items() if name not in ("config", "device", "steps")},
-        "layers": shape.layers, "sharded_over": world, "grouped_heads_in_attention": grouped,
+        "layers": shape.layers, "sharded_over": sharded.size(), "grouped_heads_in_attention": grouped,
         "precision": f"{'FP8 Linears, ' if arguments.float8 else ''}bf16 compute, float32 shards",
         "optimizer": "AdamW, fused",
     }
