@@ -14,12 +14,16 @@ not affect speed.
 
 --tensor N splits the layers over N ranks with torch.distributed.tensor.parallel, laid out as torchtitan does it: query,
 key, value, gate and up by columns, output and down by rows, norms sequence-parallel, embedding and head by vocabulary.
-Each rank computes the loss of its part of the vocabulary in the same chunks of rows. Groups of N ranks are the data
-ranks, and FSDP2 shards over them; with a single group it only casts float32 weights to bf16 (--reshard no keeps them).
---sequences and --length are those of a group: 4 ranks with --tensor 2 --sequences 1 train on two sequences a step.
---async-tensor has torch.compile split each of these collectives and its matrix product into chunks that overlap
-(_micro_pipeline_tp over symmetric memory); "fused_collectives" in the result counts those of a block's forward and
-backward that it could split, since PyTorch is silent about the others. Symmetric memory uses no multicast, unless
+Each rank computes the loss of its part of the vocabulary in the same chunks of rows. A group of N ranks is one data
+rank, and FSDP2 shards over the groups. With a single group FSDP2 shards nothing and only casts float32 weights to bf16
+(once a step with --reshard no). --sequences is per group: --tensor 2 --sequences 1 on 4 ranks trains on two sequences.
+--fold splits the tokens of all sequences as one dimension, which saves copies before and after collectives.
+
+--async-tensor has torch.compile split each collective and its GEMM into chunks that overlap (_micro_pipeline_tp over
+symmetric memory). PyTorch skips what it cannot fuse without an error, so "fused_collectives" in the result counts the
+fused and the other collectives in the compiled graphs: four graphs are forward and backward of a block, compiled once
+for the first block and once for all others. PyTorch 2.11 fuses collectives of a forward and all-gathers of a backward,
+but no all-gather with --sequences 1 unless --fold is given. Symmetric memory uses no multicast unless
 TORCH_SYMM_MEM_DISABLE_MULTICAST=0 is set; NCCL_NVLS_ENABLE=0 turns off NCCL's.
 
     torchrun --nproc-per-node 2 torch_gpu.py --config config.json --tensor 2 --sequences 2 [--fold] [--async-tensor]
@@ -56,6 +60,7 @@ from torch.distributed.tensor.parallel import (ColwiseParallel, PrepareModuleInp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 WARM_UP = 3
+NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
 
 
@@ -251,8 +256,7 @@ def split_layers(model, mesh, dim):
 
 
 def overlap_tensor_collectives(mesh):
-    """Has compiled blocks overlap collectives of the mesh with matrix products; returns counts of those overlapped,
-    which grow as blocks are compiled."""
+    """Has compiled blocks overlap collectives of the mesh with GEMMs. Returns counts, which grow as blocks compile."""
     import torch._functorch.config
     import torch._inductor.config
     from torch._inductor.fx_passes import post_grad
@@ -265,17 +269,18 @@ def overlap_tensor_collectives(mesh):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         enable_symm_mem_for_group(mesh.get_group().group_name)
-    collectives = {"all_gather": ("all_gather_into_tensor", "fused_all_gather_matmul"),
-                   "reduce_scatter": ("reduce_scatter_tensor", "fused_matmul_reduce_scatter")}
-    counts = {name: {"fused": 0, "not_fused": 0} for name in collectives}
+    kinds = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter",
+             "fused_all_gather_matmul": "all_gather_fused", "fused_matmul_reduce_scatter": "reduce_scatter_fused"}
+    counts = dict.fromkeys(("graphs", *kinds.values()), 0)
     fuse = post_grad.micro_pipeline_tp_pass
 
     def fuse_and_count(graph):
         fuse(graph)
-        targets = [str(node.target) for node in graph.nodes if node.op == "call_function"]
-        for name, (plain, fused) in collectives.items():
-            counts[name]["fused"] += sum(f".{fused}." in target for target in targets)
-            counts[name]["not_fused"] += sum(f".{plain}." in target for target in targets)
+        found = [kinds[name] for node in graph.nodes if node.op == "call_function"
+                 if (name := getattr(node.target, "_opname", None)) in kinds]
+        counts["graphs"] += bool(found)
+        for kind in found:
+            counts[kind] += 1
 
     post_grad.micro_pipeline_tp_pass = fuse_and_count
     return counts
@@ -304,7 +309,7 @@ class Llama(nn.Module):
 def start_ranks(device):
     """Joins the process group; ranks from torchrun's variables, else Open MPI's, else a single rank."""
     # Read when symmetric memory is first used.
-    os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+    os.environ.setdefault(NO_MULTICAST, "1")
     for name, other, alone in (("RANK", "OMPI_COMM_WORLD_RANK", "0"), ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "1"),
                                ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "0")):
         os.environ.setdefault(name, os.environ.get(other, alone))
@@ -438,7 +443,7 @@ def parse():
     parser.add_argument("--fold", action="store_true",
                         help="with --tensor: split the tokens of all sequences as one dimension, which saves copies")
     parser.add_argument("--async-tensor", action="store_true",
-                        help="with --tensor: overlap its collectives with matrix products, by torch.compile")
+                        help="with --tensor: overlap its collectives with GEMMs, by torch.compile")
     parser.add_argument("--float8", action="store_true", help="Linears of the blocks in FP8, by torchao")
     parser.add_argument("--full-recompute", action="store_true", help="recompute each block's forward in backward")
     parser.add_argument("--reduce", choices=("bf16", "float32"), default="bf16", help="dtype of gradient reduction")
@@ -473,7 +478,7 @@ def parse():
 
 def check_sizes(shape, arguments, world):
     context, parts = arguments.context_parallel, arguments.tensor
-    if world % context != 0 or arguments.length % (2 * context) != 0:
+    if context > 1 and (world % context != 0 or arguments.length % (2 * context) != 0):
         raise SystemExit(f"--context-parallel {context}: must divide the {world} ranks; twice it, the sequence length")
     tokens = ("tokens", arguments.sequences * arguments.length) if arguments.fold else ("length", arguments.length)
     sizes = (("ranks", world), ("heads", shape.heads), ("key/value heads", shape.kv_heads),
@@ -571,6 +576,7 @@ def main():
         "layers": shape.layers, "sharded_over": sharded.size(), "grouped_heads_in_attention": grouped,
         "precision": f"{'FP8 Linears, ' if arguments.float8 else ''}bf16 compute, float32 shards",
         "optimizer": "AdamW, fused",
+        "environment": {name: os.environ.get(name) for name in ("NCCL_NVLS_ENABLE", NO_MULTICAST)},
     }
     if rank == 0:
         print(json.dumps(result), flush=True)
