@@ -47,23 +47,51 @@ __device__ __forceinline__ float block_maximum(float value, float* shared) {
   return value;
 }
 
-// A block has a row, which it reads twice: the second time from the cache.
-template <class Form>
+// The maximum of some logits, and the sum of exp(logit - maximum); of none, or of -inf alone, the sum of exp(logit). A
+// NaN among them makes the sum NaN.
+struct RunningSum {
+  float maximum = -INFINITY, sum = 0;
+
+  static __device__ float base(float maximum) { return maximum == -INFINITY ? 0.0f : maximum; }
+  __device__ void raise(float to) {
+    if (to == maximum) return;
+    sum *= expf(maximum - base(to));
+    maximum = to;
+  }
+  template <int N>
+  __device__ void add(const float (&z)[N]) {
+    float most = maximum;
+#pragma unroll
+    for (int i = 0; i < N; ++i) most = fmaxf(most, z[i]);
+    raise(most);
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum += expf(z[i] - base(maximum));
+  }
+};
+
+// A block has a row, which it reads once, N logits at a time.
+template <int N, class Form>
 __global__ void __launch_bounds__(kThreads)
     statistics_kernel(Slice slice, Form form, std::int64_t total_columns, float* statistics, CudaFault* fault) {
   __shared__ float maxima[32], sums[32];
   const std::int64_t t = blockIdx.x;
   const float* const row = slice.logits + t * slice.columns;
-  float maximum = -INFINITY;
-  for (std::int64_t v = threadIdx.x; v < slice.counted; v += kThreads) {
-    maximum = fmaxf(maximum, form(row[v], v));
+  RunningSum running;
+  const std::int64_t vectors = slice.counted / N;
+  for (std::int64_t at = threadIdx.x; at < vectors; at += kThreads) {
+    const Vec<float, N> loaded = load_float<N>(row + at * N);
+    float z[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) z[i] = form(loaded.v[i], at * N + i);
+    running.add(z);
   }
-  maximum = block_maximum(maximum, maxima);
-  // If all logits are -inf, the base is 0. A NaN among the logits makes the sum NaN.
-  const float base = maximum == -INFINITY ? 0.0f : maximum;
-  float sum = 0;
-  for (std::int64_t v = threadIdx.x; v < slice.counted; v += kThreads) sum += expf(form(row[v], v) - base);
-  sum = block_sum(sum, sums);
+  for (std::int64_t v = vectors * N + threadIdx.x; v < slice.counted; v += kThreads) {
+    const float z[1] = {form(row[v], v)};
+    running.add(z);
+  }
+  const float maximum = block_maximum(running.maximum, maxima);
+  running.raise(maximum);
+  const float sum = block_sum(running.sum, sums);
   if (threadIdx.x > 0) return;
   const std::int32_t label = slice.labels[t];
   const std::int64_t own = label - slice.first_column;
@@ -107,24 +135,30 @@ struct RowLosses {
   }
 };
 
-template <class Out, class Form>
+template <class Out, class Form, int N>
 struct Gradients {
   Slice slice;
   Form form;
   const float *statistics, *scale;
   Out* out;
 
-  __device__ void operator()(std::int64_t t, std::int64_t v) const {
+  __device__ void operator()(std::int64_t t, std::int64_t first) const {
     const std::int32_t label = slice.labels[t];
-    float gradient = 0;
-    if (label >= 0 && v < slice.counted) {
-      const float by = *scale / statistics[slice.rows + t];
-      const float z = form(slice.logits[t * slice.columns + v], v);
-      gradient = expf(z - statistics[t]) * by;
-      if (v == label - slice.first_column) gradient -= *scale;
-      gradient *= form.factor(z);
+    Vec<float, N> gradient{};
+    if (label >= 0) {
+      const float by = *scale / statistics[slice.rows + t], maximum = statistics[t];
+      const Vec<float, N> loaded = load_float<N>(slice.logits + t * slice.columns + first);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const std::int64_t v = first + i;
+        if (v >= slice.counted) break;
+        const float z = form(loaded.v[i], v);
+        gradient.v[i] = expf(z - maximum) * by;
+        if (v == label - slice.first_column) gradient.v[i] -= *scale;
+        gradient.v[i] *= form.factor(z);
+      }
     }
-    out[t * slice.columns + v] = from_float<Out>(gradient);
+    store_float<N>(out + t * slice.columns + first, gradient);
   }
 };
 
@@ -134,8 +168,16 @@ void logit_statistics(const CudaNative& native, const LogitStatistics& args) {
   const Slice slice(args);
   if (slice.rows == 0) return;
   dispatch_form(args, [&](const auto& form) {
-    statistics_kernel<<<static_cast<unsigned>(slice.rows), kThreads, 0, stream_of(native)>>>(
-        slice, form, args.total_columns, args.statistics.data<float>(), native.fault);
+    const auto launch = [&](auto kernel) {
+      kernel<<<static_cast<unsigned>(slice.rows), kThreads, 0, stream_of(native)>>>(
+          slice, form, args.total_columns, args.statistics.data<float>(), native.fault);
+    };
+    using Form = std::remove_cvref_t<decltype(form)>;
+    if (aligned<4>({args.logits})) {
+      launch(statistics_kernel<4, Form>);
+    } else {
+      launch(statistics_kernel<1, Form>);
+    }
   });
 }
 
@@ -155,9 +197,16 @@ void logit_gradients(const CudaNative& native, const LogitGradients& args) {
   dispatch_device_float(args.gradients.dtype(), [&](auto tag) {
     using Out = decltype(tag);
     dispatch_form(args, [&]<class Form>(const Form& form) {
-      map<1>(native, slice.rows, slice.columns,
-             Gradients<Out, Form>{slice, form, args.statistics.data<float>(), args.scale.data<float>(),
-                                  reinterpret_cast<Out*>(args.gradients.raw())});
+      const auto launch = [&]<int N>(std::integral_constant<int, N>) {
+        map<N>(native, slice.rows, slice.columns,
+               Gradients<Out, Form, N>{slice, form, args.statistics.data<float>(), args.scale.data<float>(),
+                                       reinterpret_cast<Out*>(args.gradients.raw())});
+      };
+      if (aligned<4>({args.logits, args.gradients})) {
+        launch(std::integral_constant<int, 4>());
+      } else {
+        launch(std::integral_constant<int, 1>());
+      }
     });
   });
 }

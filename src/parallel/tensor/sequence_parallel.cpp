@@ -23,7 +23,9 @@ class SequenceParallel::AllGather : public Gather {
     HAWSER_CHECK(x.view.size(0) * group.size() == all_.size(0), "gather of ", x.view.text());
     ctx.exchange_after_compute();
     exchange(1);
-    if (needed == Rows::together) ops::copy(ctx.exchange(), {.x = x.view, .y = rows(0)});
+    if (needed == Rows::in_pieces) return;
+    ops::copy(ctx.exchange(), {.x = x.view, .y = rows(0)});
+    own_copied_ = ctx.exchange().record_event();
   }
 
   int pieces() const override { return group_.size(); }
@@ -34,6 +36,7 @@ class SequenceParallel::AllGather : public Gather {
   }
   nn::Scaled all() override {
     finish();
+    ctx_.compute().wait(own_copied_);
     return {all_, x_.scale};
   }
   void finish() override {
@@ -43,12 +46,15 @@ class SequenceParallel::AllGather : public Gather {
  private:
   std::int64_t first_row(int p) const { return member(group_, p) * x_.view.size(0); }
   TensorView rows(int p) const { return all_.rows(first_row(p), x_.view.size(0)); }
-  // Begins that of piece p.
-  void exchange(int p) { group_.exchange(ctx_.exchange(), x_.view, member(group_, -p), rows(p), member(group_, p)); }
+  // Begins that of piece p. The layer may enqueue other exchanges, which it does not wait for, before wait(p).
+  void exchange(int p) {
+    group_.exchange(ctx_.exchange(), x_.view, member(group_, -p), rows(p), member(group_, p));
+    exchanged_ = ctx_.exchange().record_event();
+  }
   // The compute stream waits for piece p, whose successor begins.
   void arrive(int p) {
     arrived_ = p;
-    ctx_.compute_after_exchange();
+    ctx_.compute().wait(exchanged_);
     if (p + 1 < group_.size()) exchange(p + 1);
   }
 
@@ -56,7 +62,8 @@ class SequenceParallel::AllGather : public Gather {
   comm::Group& group_;
   nn::Scaled x_;
   TensorView all_;
-  int arrived_ = 0;  // the last piece that the compute stream has waited for
+  int arrived_ = 0;               // the last piece that the compute stream has waited for
+  Event exchanged_, own_copied_;  // of the last exchange that has begun; of the copy, with Rows::together
 };
 
 // Of pieces in the order of the header.
@@ -79,11 +86,15 @@ class SequenceParallel::ExchangeAndSum : public Sum {
   }
   void written(int p) override {
     ctx_.exchange_after_compute();
-    if (last(p)) return ops::sum_parts(ctx_.exchange(), {.parts = parts_, .residual = residual_, .y = y_});
+    if (last(p)) {
+      ops::sum_parts(ctx_.exchange(), {.parts = parts_, .residual = residual_, .y = y_});
+      summed_ = ctx_.exchange().record_event();
+      return;
+    }
     const int to = member(group_, p + 1), from = member(group_, -p - 1);
     group_.exchange(ctx_.exchange(), sent(p), to, part_of(from), from);
   }
-  void finish() override { ctx_.compute_after_exchange(); }
+  void finish() override { ctx_.compute().wait(summed_); }
 
  private:
   bool last(int p) const { return p + 1 == group_.size(); }
@@ -95,6 +106,7 @@ class SequenceParallel::ExchangeAndSum : public Sum {
   TensorView y_, residual_;
   TensorView sent_;   // [(P - 1) * R, C]: parts of the other ranks' rows, by piece
   TensorView parts_;  // [P * R, C]: the ranks' parts of this rank's rows
+  Event summed_;
 };
 
 class SequenceParallel::ReduceScatter : public Sum {
