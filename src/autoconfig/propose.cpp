@@ -391,6 +391,10 @@ class Proposer {
                                                   : ", the size predicted to be fastest"));
     }
     if (place_.world > 1) {
+      if (!fixed("parallel.tensor_parallel_degree") && recipe_.parallel.tensor_parallel_degree > 1) {
+        why("parallel.tensor_parallel_degree",
+            "ranks share the matrices of each layer: predicted to be the fastest layout that fits");
+      }
       if (!fixed("parallel.hybrid_shard_degree")) {
         why("parallel.hybrid_shard_degree",
             recipe_.parallel.hybrid_shard_degree == 0

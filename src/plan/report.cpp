@@ -278,7 +278,8 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
              plural(recipe.train.global_batch_size, "sequence", "sequences"), " of ",
              with_commas(recipe.data.sequence_length), " tokens per step\n");
   out += devices_text(world, target);
-  out += cat("layout: context ", layout.mesh.context, ", ",
+  out += cat("layout: ", layout.mesh.tensor > 1 ? cat("tensor ", layout.mesh.tensor, ", ") : "", "context ",
+             layout.mesh.context, ", ",
              layout.shard_policy == ShardPolicy::parameters ? "parameters " : "optimizer state ",
              layout.parts() > 1 ? cat("sharded over ", layout.parts()) : std::string("unsharded"), ", ",
              layout.mesh.replicas() > 1 ? cat(layout.mesh.replicas(), " replicas, ") : "",

@@ -21,7 +21,7 @@ namespace hawser::plan {
 
 // The settings that the search varies.
 struct SearchSettings {
-  int context = 1, hybrid = 0;
+  int tensor = 1, context = 1, hybrid = 0;
   std::int64_t micro_batch = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   bool automatic = false;  // checkpointing is auto; otherwise as in the recipe
@@ -34,6 +34,7 @@ namespace {
 
 Recipe with(const Recipe& base, const SearchSettings& s) {
   Recipe out = base;
+  out.parallel.tensor_parallel_degree = s.tensor;
   out.parallel.context_parallel_degree = s.context;
   out.parallel.hybrid_shard_degree = s.hybrid;
   out.parallel.gradient_accumulation = s.accumulation;
@@ -46,7 +47,8 @@ Recipe with(const Recipe& base, const SearchSettings& s) {
 }
 
 SearchSettings settings_of(const Recipe& recipe) {
-  return {.context = recipe.parallel.context_parallel_degree,
+  return {.tensor = recipe.parallel.tensor_parallel_degree,
+          .context = recipe.parallel.context_parallel_degree,
           .hybrid = recipe.parallel.hybrid_shard_degree,
           .micro_batch = recipe.train.micro_batch_size,
           .accumulation = recipe.parallel.gradient_accumulation};
@@ -59,6 +61,7 @@ std::vector<Change> changes_between(const Recipe& base, const Recipe& other) {
   };
   add("memory.activation_checkpointing", checkpointing_text(base.memory), checkpointing_text(other.memory));
   add("train.micro_batch_size", base.train.micro_batch_size, other.train.micro_batch_size);
+  add("parallel.tensor_parallel_degree", base.parallel.tensor_parallel_degree, other.parallel.tensor_parallel_degree);
   add("parallel.context_parallel_degree", base.parallel.context_parallel_degree,
       other.parallel.context_parallel_degree);
   add("parallel.hybrid_shard_degree", base.parallel.hybrid_shard_degree, other.parallel.hybrid_shard_degree);
@@ -98,7 +101,7 @@ std::string Suggestion::flags() const {
 class Forecaster::Search {
  public:
   explicit Search(const Forecaster& on)
-      : on_(on), blocks_(on.model_.blocks()), ranks_(on.world_ / Forecaster::stages(on.candidate())) {}
+      : on_(on), blocks_(on.model_.blocks()), stage_ranks_(on.world_ / Forecaster::stages(on.candidate())) {}
 
   std::vector<Suggestion> run(int count) {
     if (!on_.choices_.state_on_host && !on_.choices_.weights_on_host &&
@@ -136,7 +139,9 @@ class Forecaster::Search {
  private:
   static constexpr int kSmall = 2;
   static constexpr std::size_t kMaxFullPlans = 40;
-  static constexpr int kMaxSettings = 120;  // takes some seconds; a count, so that all ranks find the same
+  // Takes some seconds; counts, so that all ranks find the same. The second is of each other number of tensor ranks.
+  static constexpr int kMaxSettings = 120, kMaxOfOtherTensors = 30;
+  static constexpr int kMaxTensorRanks = 8;  // they exchange activations in each layer: of one host
 
   struct Sketch {
     double needed = 0, seconds = 0;
@@ -150,17 +155,40 @@ class Forecaster::Search {
   };
 
   void find_candidates() {
+    const int own = on_.recipe_.parallel.tensor_parallel_degree;
+    for (const int tensor : tensor_degrees())
+      find_candidates(tensor, tensor == own ? kMaxSettings : kMaxOfOtherTensors);
+  }
+
+  // The recipe's, and on GPUs the nearest ones that divide the ranks and the model.
+  std::vector<int> tensor_degrees() const {
+    const int own = on_.recipe_.parallel.tensor_parallel_degree;
+    std::vector<int> out;
+    for (int tensor = 1; tensor <= std::max(own, kMaxTensorRanks); tensor *= 2) {
+      if (tensor == own || !on_.target_.cuda || stage_ranks_ % tensor != 0) continue;
+      Problems problems;
+      SearchSettings s = settings_of(on_.recipe_);
+      s.tensor = tensor;
+      models::check_share(on_.model_.whole(), share_of(with(on_.recipe_, s).parallel, 0), {}, problems);
+      if (problems.empty()) out.push_back(tensor);
+    }
+    out.insert(out.begin(), own);
+    return nearest_few(out, own, 3);
+  }
+
+  void find_candidates(int tensor, int most) {
     const Recipe& base = on_.recipe_;
+    const int ranks = stage_ranks_ / tensor;
     int looked_at = 0;
     std::vector<int> contexts;
-    for (int c = 1; c <= ranks_; ++c) {
-      if (ranks_ % c == 0) contexts.push_back(c);
+    for (int c = 1; c <= ranks; ++c) {
+      if (ranks % c == 0) contexts.push_back(c);
     }
     for (const int context : nearest_few(contexts, base.parallel.context_parallel_degree, 5)) {
-      for (const int hybrid : hybrids(context)) {
-        const std::int64_t data_ranks = ranks_ / context;
+      for (const int hybrid : hybrids(ranks, context)) {
+        const std::int64_t data_ranks = ranks / context;
         for (const std::int64_t micro : micro_batches(data_ranks)) {
-          SearchSettings s{.context = context, .hybrid = hybrid, .micro_batch = micro};
+          SearchSettings s{.tensor = tensor, .context = context, .hybrid = hybrid, .micro_batch = micro};
           // The two accumulation modes differ only if gradients are accumulated or sharded.
           const bool accumulates = base.train.global_batch_size > data_ranks * micro && on_.world_ > 1 && hybrid != 1;
           for (const auto accumulation : {GradientAccumulation::sharded, GradientAccumulation::local}) {
@@ -170,7 +198,7 @@ class Forecaster::Search {
             check_layout(with(base, s), on_.world_, problems);
             if (!problems.empty()) continue;
             try_places(s);
-            if (++looked_at == kMaxSettings) return;
+            if (++looked_at == most) return;
           }
         }
       }
@@ -204,20 +232,21 @@ class Forecaster::Search {
     return out;
   }
 
-  std::vector<int> hybrids(int context) const {
+  // `ranks`: of shard x context x replicas.
+  std::vector<int> hybrids(int ranks, int context) const {
     const int now = on_.recipe_.parallel.hybrid_shard_degree;
     std::vector<int> out{now};
     const auto add = [&](int degree) {
-      const bool sound = degree <= 1 || (degree % context == 0 && ranks_ % degree == 0);
+      const bool sound = degree <= 1 || (degree % context == 0 && ranks % degree == 0);
       if (sound && std::find(out.begin(), out.end(), degree) == out.end()) out.push_back(degree);
     };
     add(0);
     // Twice, four and eight times the current degree; or the size of a node.
     if (now > 0) {
       for (int k = 2; k <= 8; k *= 2) {
-        if (now * k < ranks_) add(now * k);
+        if (now * k < ranks) add(now * k);
       }
-    } else if (ranks_ > 8) {
+    } else if (ranks > 8) {
       add(8);
     }
     return out;
@@ -335,7 +364,7 @@ class Forecaster::Search {
   }
 
   const Forecaster& on_;
-  int blocks_, ranks_;  // ranks_: of a pipeline stage
+  int blocks_, stage_ranks_;  // ranks of a pipeline stage
   std::vector<Tried> tried_;
   std::optional<Suggestion> least_;
 };
