@@ -224,6 +224,43 @@ TEST(LinearCrossEntropy, SupportsHugeLogits) {
   }
 }
 
+// The logits of rows without a label overflow to infinities and to NaN: the loss and all gradients are those without
+// these rows, which have none.
+TEST(LinearCrossEntropy, RowsWithoutALabelMayOverflow) {
+  constexpr std::int64_t kChannels = 2, kVocabulary = 3;
+  constexpr double kHuge = 3e38;
+  const Values weight{4, -2, 1, 3, -1, 2}, bias{0.5, -1, 0.25};
+  const auto results = [&](const Values& x, const Values& labels, double softcap, DType act) {
+    return [&, x, labels, softcap, act](World& world) -> std::vector<Values> {
+      const auto rows = static_cast<std::int64_t>(labels.size());
+      LinearCrossEntropy args{.x = world.in(act, {rows, kChannels}, x),
+                              .weight = world.in(act, {kVocabulary, kChannels}, weight),
+                              .bias = world.in(act, {kVocabulary}, bias),
+                              .labels = world.in(DType::i32, {rows}, labels),
+                              .scale = world.in(DType::f32, {1}, {1}),
+                              .loss_sum = world.in_out(DType::f32, {2}, {0, 0}),
+                              .dx = world.out(DType::f32, {rows, kChannels}),
+                              .dweight = world.out(DType::f32, {kVocabulary, kChannels}),
+                              .dbias = world.out(DType::f32, {kVocabulary}),
+                              .softcap = softcap};
+      run_loss(world, args);
+      return {total_of(world.values(args.loss_sum)), world.values(args.dx), world.values(args.dweight),
+              world.values(args.dbias)};
+    };
+  };
+  for (const DType act : {DType::f32, DType::bf16}) {
+    for (const double softcap : {0.0, 2.0}) {
+      World world(DeviceKind::cpu, 1);
+      std::vector<Values> expected = results({1, 0.5, -0.25, 2}, {2, 0}, softcap, act)(world);
+      Values& dx = expected[1];
+      dx = {dx[0], dx[1], 0, 0, 0, 0, dx[2], dx[3]};
+      check_case({cat("linear_cross_entropy of rows that overflow, softcap ", softcap, ", ", to_string(act)),
+                  results({1, 0.5, kHuge, -kHuge, kHuge, kHuge, -0.25, 2}, {2, -100, -1, 0}, softcap, act), expected,
+                  act == DType::bf16 ? kBf16Tolerance : 5e-6});
+    }
+  }
+}
+
 // The micro-batches of a long step: a float32 sum would be off by 1e-4 of itself.
 TEST(LinearCrossEntropy, ManyLossesAreSummedExactly) {
   constexpr int kCalls = 20'000;

@@ -231,6 +231,60 @@ TEST(SlicedLogits, HugeLogits) {
   check("huge", {.logits = {-5000, 3000, 2000, 3001}, .labels = {2}, .cuts = {0, 2, 4}}, DType::f32, true);
 }
 
+// Logits of rows without a label are infinite or NaN, and so are their statistics: the loss is that of the other rows,
+// and these have no gradient.
+TEST(SlicedLogits, RowsWithoutALabelMayOverflow) {
+  constexpr std::int64_t kRows = 4, kColumns = 8;
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  Sliced sliced{.logits = random_values(kRows * kColumns, 1, DType::f32, 3.0), .labels = {2, -100, -1, 7}};
+  const Expected expected = expected_of(
+      [&] {
+        Sliced all = sliced;
+        all.cuts = {0, kColumns};
+        return all;
+      }(),
+      1);
+  std::fill_n(sliced.logits.begin() + kColumns, kColumns, kInfinity);
+  std::fill_n(sliced.logits.begin() + 2 * kColumns, kColumns, nan);
+  sliced.logits[kColumns] = -kInfinity;
+  sliced.cuts = {0, kColumns / 2, kColumns};
+  for (const DeviceKind kind : devices()) {
+    World world(kind, 2);
+    const TensorView labels = world.in(DType::i32, {kRows}, sliced.labels), all = world.out(DType::f32, {3, kRows});
+    const auto slice_of = [&](std::size_t s) { return world.in(DType::f32, {kRows, kColumns / 2}, sliced.slice(s)); };
+    Values parts;
+    for (const std::size_t s : {std::size_t{0}, std::size_t{1}}) {
+      const TensorView own = world.out(DType::f32, {3, kRows});
+      logit_statistics(world.stream(), {.logits = slice_of(s),
+                                        .labels = labels,
+                                        .statistics = own,
+                                        .first_column = sliced.cuts[s],
+                                        .total_columns = kColumns});
+      const Values values = world.values(own);
+      parts.insert(parts.end(), values.begin(), values.end());
+    }
+    combine_statistics(world.stream(), {.parts = world.in(DType::f32, {6, kRows}, parts), .statistics = all});
+    for (const std::size_t s : {std::size_t{0}, std::size_t{1}}) {
+      const TensorView loss = world.in_out(DType::f32, {2}, {0, 0}),
+                       gradients = world.out(DType::f32, {kRows, kColumns / 2});
+      logit_gradients(world.stream(), {.logits = slice_of(s),
+                                       .labels = labels,
+                                       .statistics = all,
+                                       .scale = world.in(DType::f32, {1}, {1}),
+                                       .loss_sum = loss,
+                                       .gradients = gradients,
+                                       .first_column = sliced.cuts[s],
+                                       .total_columns = kColumns});
+      const Values sum = world.values(loss), got = world.values(gradients);
+      EXPECT_NEAR(sum[0] + sum[1], expected.loss, 1e-5) << to_string(kind);
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        const std::size_t row = i / (kColumns / 2), column = s * (kColumns / 2) + i % (kColumns / 2);
+        EXPECT_NEAR(got[i], expected.gradients[row * kColumns + column], 1e-6) << to_string(kind) << ' ' << i;
+      }
+    }
+  }
+}
+
 TEST(SlicedLogits, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
   const TensorView logits = world.in(DType::f32, {2, 3}, Values(6)), labels = world.in(DType::i32, {2}, {0, 1}),

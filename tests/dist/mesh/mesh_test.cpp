@@ -147,12 +147,14 @@ std::vector<MeshCase> two_in_flight() {
 }
 INSTANTIATE_TEST_SUITE_P(TwoInFlight, Mesh, ::testing::ValuesIn(two_in_flight()), CaseName());
 
-// Fewer sequences than data ranks: some ranks run only padding.
+// Fewer sequences than data ranks: some ranks run only padding, in their one micro-batch or in the second of two.
 std::vector<MeshCase> ranks_without_a_sequence() {
   std::vector<MeshCase> out;
   for (MeshCase c : meshes()) {
     if (c.data_ranks() == 1) continue;
     c.missing = 2LL * c.data_ranks() - 1;
+    out.push_back(c);
+    c.micro_batches = 2;
     out.push_back(c);
   }
   return out;

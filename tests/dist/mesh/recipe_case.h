@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "base/testing/temporary_folder.h"
 #include "base/testing/test_paths.h"

@@ -22,7 +22,7 @@ nn::FlatSpec spec_of(const nn::Param& param) {
 using TensorScales = CaseTest<MeshCase>;
 
 // The scale of a sliced weight is that of the global tensor, equal on its tensor ranks and saved once; so are the
-// scales of x and dy, whose slices have other maxima.
+// scales of x and dy, whose slices, and rows of sequence parallelism, have other maxima.
 TEST_P(TensorScales, AreThoseOfOneRank) {
   const MeshCase& c = GetParam();
   const auto with_scales = [](nn::FlatSpec spec, const nn::Param& param) {
@@ -39,8 +39,9 @@ TEST_P(TensorScales, AreThoseOfOneRank) {
   };
   const models::ModelDescription whole = testing::divisible(testing::toy_description());
   const int part = comm::coordinate_of(the_world->rank().value(), c.mesh).tensor;
+  const nn::FlatSpecOf spec = [&](const nn::Param& param) { return with_scales(spec_of(param), param); };
   const models::Model model(half_of(whole, part, c.division),
-                            [&](const nn::Param& param) { return with_scales(spec_of(param), param); });
+                            c.division.sequence_parallel ? nn::with_sequence_parallelism(spec) : spec);
   plan::LayoutChoices layout = testing::toy_layout(c, model);
   quantize(layout);
   const Trained ours = train(model, layout, {.inputs = {0}});
@@ -72,8 +73,9 @@ TEST_P(TensorScales, AreThoseOfOneRank) {
 std::vector<MeshCase> two_tensor_ranks_with_shards() {
   const int world = the_world->size();
   if (world < 4) return {};
-  std::vector<MeshCase> out(2, {.mesh = {.tensor = 2, .shard = world / 2}});
+  std::vector<MeshCase> out(3, {.mesh = {.tensor = 2, .shard = world / 2}});
   out[1].division.whole_mlp = 1;
+  out[2].division.sequence_parallel = true;
   return out;
 }
 INSTANTIATE_TEST_SUITE_P(Meshes, TensorScales, ::testing::ValuesIn(two_tensor_ranks_with_shards()), CaseName());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -84,8 +85,8 @@ inline Tensors states_of(engine::Session& session) {
   return tensors;
 }
 
-// All states of a session, complete on every rank. Expects that the ranks' boxes cover each tensor, and have each
-// element once in each replica.
+// All states of a session, complete on every rank. Expects that the ranks' boxes cover each tensor, that they have each
+// element once in each replica, and that replicas have equal bits.
 inline Tensors assembled(engine::Session& session) {
   Tensors tensors = states_of(session);
   std::ostringstream mine;
@@ -103,11 +104,15 @@ inline Tensors assembled(engine::Session& session) {
       std::vector<float> part(size);
       theirs.ignore(1).read(reinterpret_cast<char*>(part.data()), static_cast<std::streamsize>(size * sizeof(float)));
       auto& values = tensors.try_emplace(name, std::vector<float>(size, NAN)).first->second;
+      std::size_t differing = 0;
       for (std::size_t i = 0; i < size; ++i) {
         if (std::isnan(part[i])) continue;
+        const bool known = !std::isnan(values[i]);
+        if (known && std::bit_cast<std::uint32_t>(values[i]) != std::bit_cast<std::uint32_t>(part[i])) ++differing;
         values[i] = part[i];
         ++copies;
       }
+      EXPECT_EQ(differing, 0u) << "elements of replicas of " << name;
     }
   }
   for (const auto& [name, values] : tensors) {
