@@ -31,7 +31,6 @@ Toy toy_of(const std::string& optimizer) {
   if (optimizer == "adafactor") {
     return {models::Model(testing::toy_description(), testing::by_rank), std::make_shared<testing::Adafactor>()};
   }
-  if (optimizer == "adamw") return {models::Model(testing::toy_description()), testing::toy_adamw()};
   if (optimizer == "lamb") return {models::Model(testing::toy_description(false)), std::make_shared<testing::Lamb>()};
   if (optimizer == "muon") {
     return {models::Model(testing::toy_description(), testing::Muon::spec_of), std::make_shared<testing::Muon>()};
@@ -175,18 +174,6 @@ std::vector<LoadCase> every_second_mesh() {
   return out;
 }
 INSTANTIATE_TEST_SUITE_P(Meshes, OptimizerStates, ::testing::ValuesIn(every_second_mesh()), CaseName());
-
-// Replicas without shards that compute in bf16 have float32 weights and moments beside the complete rounded weights.
-std::vector<LoadCase> replicas_in_bf16() {
-  const int world = the_world->size();
-  if (world == 1 || world > 4) return {};  // long on eight ranks
-  const MeshCase replicas{.mesh = {.replicate = world, .shard_context = false}, .compute = DType::bf16},
-      shards{.mesh = {.shard = world}, .compute = DType::bf16};
-  std::vector<LoadCase> out;
-  for (const testing::TwoMeshes& meshes : testing::each_to_next({replicas, shards})) out.push_back({"adamw", meshes});
-  return out;
-}
-INSTANTIATE_TEST_SUITE_P(Replicas, OptimizerStates, ::testing::ValuesIn(replicas_in_bf16()), CaseName());
 
 using OptimizerExchanges = CaseTest<MeshCase>;
 

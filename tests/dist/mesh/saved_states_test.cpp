@@ -1,5 +1,6 @@
-// What tensor ranks save, other ranks load, and the reverse: a tied table and a bias of the head whose vocabulary of 67
-// has padding on the last tensor rank, and adapters of sliced Linears, with their optimizer states.
+// States that one mesh saves and another loads, to the bit, and the loss of the step after them. Tensor ranks have a tied
+// table and a bias of the head, whose vocabulary of 67 has padding on the last one, and adapters of sliced Linears.
+// Replicas without shards have float32 weights and moments beside complete weights in bf16.
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/root.h"
@@ -8,7 +9,7 @@
 #include "train/saver.h"
 
 namespace hawser {
-namespace tensor_states_test {
+namespace saved_states_test {
 
 using testing::MeshCase;
 using testing::Trained;
@@ -67,9 +68,9 @@ class MeshRun {
   engine::Session session_;
 };
 
-using TensorStates = testing::CaseTest<StatesCase>;
+using SavedStates = testing::CaseTest<StatesCase>;
 
-TEST_P(TensorStates, AreSavedAndLoadedOnAnotherMesh) {
+TEST_P(SavedStates, AreSavedAndLoadedOnAnotherMesh) {
   const auto& [model, meshes] = GetParam();
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
@@ -86,9 +87,9 @@ TEST_P(TensorStates, AreSavedAndLoadedOnAnotherMesh) {
   EXPECT_NEAR(to.step(2), loss, 1e-5 * loss);
 }
 
-std::vector<StatesCase> tensor_ranks_and_shards() {
+std::vector<StatesCase> pairs_of_meshes() {
   const int world = the_world->size();
-  if (world != 2 && world != 4) return {};
+  if (world != 2 && world != 4) return {};  // long on eight ranks
   const auto tensor = [&](int ranks, const testing::Division& division) {
     MeshCase c{.mesh = {.tensor = ranks, .shard = world / ranks}, .division = division};
     c.mesh.kv_copies = testing::kv_copies(testing::toy_description(), ranks);
@@ -100,10 +101,13 @@ std::vector<StatesCase> tensor_ranks_and_shards() {
   for (const char* const model : {"tied", "adapters"}) {
     for (const testing::TwoMeshes& two : testing::each_to_next(meshes)) out.push_back({model, two});
   }
+  const MeshCase replicas{.mesh = {.replicate = world, .shard_context = false}, .compute = DType::bf16},
+      shards{.mesh = {.shard = world}, .compute = DType::bf16};
+  for (const testing::TwoMeshes& two : testing::each_to_next({replicas, shards})) out.push_back({"tied", two});
   return out;
 }
-INSTANTIATE_TEST_SUITE_P(Meshes, TensorStates, ::testing::ValuesIn(tensor_ranks_and_shards()), testing::CaseName());
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TensorStates);
+INSTANTIATE_TEST_SUITE_P(Meshes, SavedStates, ::testing::ValuesIn(pairs_of_meshes()), testing::CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SavedStates);
 
-}  // namespace tensor_states_test
+}  // namespace saved_states_test
 }  // namespace hawser
