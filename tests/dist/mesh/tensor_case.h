@@ -39,8 +39,9 @@ struct TensorCase {
   models::ModelDescription whole;
   nn::FlatSpecOf spec = nn::FlatSpecOf(own_spec);
   std::shared_ptr<const optim::Optimizer> optimizer = toy_adamw();
-  // One step, whose gradients are compared tensor by tensor. `second_step`: two steps, of whose gradients the moments
-  // are compared; B of LoRA is 0 in the first step, and A has its first gradient in the second. Else three steps.
+  // The default is three steps. `first_step`: one step, whose gradients are compared tensor by tensor. `second_step`: two
+  // steps, whose first moments are compared tensor by tensor. B of LoRA is 0 in the first step, and A has its first
+  // gradient in the second.
   bool first_step = false, second_step = false;
 
   std::string name() const {

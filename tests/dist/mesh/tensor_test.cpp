@@ -267,16 +267,16 @@ INSTANTIATE_TEST_SUITE_P(GradientsByTensor, Tensor, ::testing::ValuesIn(gradient
 using TensorInBf16 = CaseTest<TensorCase>;
 
 // Products and sums over tensor ranks in bf16 change the norm of all gradients, and the gradient of each tensor, by
-// rounding only: those of queries and keys by up to 3.5%, the norm by less than 1%.
+// rounding only: those of queries and keys by up to 3.6%, the norm by 0.02%.
 TEST_P(TensorInBf16, DiffersFromOneRankOnlyByRounding) {
   TensorCase c = GetParam();
   const Trained rounded = testing::train_on_mesh(c);
   c.on.compute = c.on.reduce_dtype = DType::f32;
   const testing::MeshAndOneRank exact = testing::expect_like_one_rank(c);
   EXPECT_NE(rounded.losses[0], exact.mesh.losses[0]);
-  EXPECT_NEAR(rounded.losses[0], exact.mesh.losses[0], 5e-3 * exact.mesh.losses[0]);
-  EXPECT_NEAR(rounded.clips[0], exact.mesh.clips[0], 1e-2 * exact.mesh.clips[0]);
-  testing::expect_first_moments({rounded, exact.one}, 0.05);
+  EXPECT_NEAR(rounded.losses[0], exact.mesh.losses[0], 2e-3 * exact.mesh.losses[0]);
+  EXPECT_NEAR(rounded.clips[0], exact.mesh.clips[0], 2e-3 * exact.mesh.clips[0]);
+  testing::expect_first_moments({rounded, exact.one}, 0.06);
 }
 
 std::vector<TensorCase> in_bf16() {
@@ -327,8 +327,8 @@ std::vector<TensorCase> layers_that_are_not_sliced() {
 }
 INSTANTIATE_TEST_SUITE_P(LayersThatAreNotSliced, Tensor, ::testing::ValuesIn(layers_that_are_not_sliced()), CaseName());
 
-// Complete weights of which ranks update shards, gradients that are reduced once in a step, and replicas without shards:
-// what only the tensor ranks shard is their copies.
+// Complete weights of which ranks update shards, gradients that are reduced once in a step, and replicas without shards,
+// where the tensor ranks still shard what all of them have.
 std::vector<TensorCase> other_shards() {
   std::vector<TensorCase> out;
   const int world = the_world->size();
