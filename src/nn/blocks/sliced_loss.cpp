@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/units.h"
 #include "nn/blocks/layer_gemm.h"
 #include "nn/blocks/row_sum.h"
 #include "ops/loss/sliced_logits.h"
@@ -52,7 +53,7 @@ class SlicedLoss {
         views_(views),
         columns_(ctx.weight(projection.linear.weight).size(0)),
         ranks_((projection.vocabulary.total + columns_ - 1) / columns_),
-        chunk_(std::min(h.size(0), std::max<std::int64_t>(32, projection.logit_bytes / (4 * columns_)))),
+        chunk_(std::min(h.size(0), std::max<std::int64_t>(32, bytes_of_chunk() / (4 * columns_)))),
         logits_(ctx.temp(DType::f32, {chunk_, columns_})),
         gradients_(ctx.dtype() == DType::f32 ? logits_ : ctx.temp(ctx.dtype(), {chunk_, columns_})),
         statistics_(ctx.temp(DType::f32, {3 * chunk_})),
@@ -62,8 +63,9 @@ class SlicedLoss {
 
   // Rows [begin, begin + rows) of h. dh: of these rows; empty: only the loss.
   void run(std::int64_t begin, std::int64_t rows, const TensorView& dh) {
-    for (std::int64_t at = 0; at < rows; at += chunk_) {
-      const std::int64_t count = std::min(chunk_, rows - at);
+    const std::int64_t most = ceil_div(rows, ceil_div(rows, chunk_));
+    for (std::int64_t at = 0; at < rows; at += most) {
+      const std::int64_t count = std::min(most, rows - at);
       chunk(begin + at, count, dh.empty() ? dh : dh.rows(at, count));
     }
   }
@@ -74,6 +76,11 @@ class SlicedLoss {
   }
 
  private:
+  std::int64_t bytes_of_chunk() const {
+    const bool cuda = ctx_.compute().target() == DeviceKind::cuda;
+    return projection_.logit_bytes.value_or(std::int64_t{cuda ? 1024 : 256} << 20);
+  }
+
   void chunk(std::int64_t begin, std::int64_t rows, const TensorView& dh) {
     const TensorView h = h_.rows(begin, rows), labels = ctx_.batch().labels.rows(begin, rows);
     const TensorView logits = logits_.rows(0, rows);

@@ -21,7 +21,8 @@ struct SlicedProjection {
   DimSlice vocabulary;
   TensorView bias;  // [V]: of this rank's columns. It is empty if the projection has none.
   std::optional<double> softcap;
-  std::int64_t logit_bytes = std::int64_t{256} << 20;  // of a chunk of rows
+  // Of a chunk of rows; absent: 1 GiB on CUDA, where GEMMs of fewer rows are slower, otherwise 256 MiB.
+  std::optional<std::int64_t> logit_bytes;
 };
 struct ProjectionGradients {
   GradientTarget weight, bias;  // of W [V, C] and b [V]
@@ -30,7 +31,7 @@ struct ProjectionGradients {
 // The loss of these logits. h [RowCounts::residual, C], labels of RowCounts::full rows; the Redistribute seam gathers h
 // and sums dh, in one order on all ranks. Every rank adds the complete loss to views.sum. dh: the gradient of h; empty:
 // only the loss. bf16 gradients of W and b are summed in float32 over the chunks of rows. All ranks have the same
-// chunks: as many rows as take `logit_bytes` of float32 logits of a rank's columns, and at least 32. The logits of a
+// chunks: equally many rows in each, whose float32 logits of a rank's columns take at most `logit_bytes`, or 32. The logits of a
 // chunk are written once, and one TensorReduce::gather exchanges its statistics.
 void sliced_loss(LayerContext&, const SlicedProjection& projection, const TensorView& h, const TensorView& dh,
                  const LossViews& views, const ProjectionGradients& gradients);

@@ -50,7 +50,7 @@ struct Result {
   Vector dh, dw, db;
 };
 
-// logit_bytes 1: chunks of 32, 32 and 12 rows, if one piece has all of them.
+// logit_bytes 1: three chunks, if one piece has all rows.
 Result loss_of(Ranks ranks, std::int64_t logit_bytes, std::int64_t piece_rows, DType dtype) {
   const auto device = make_cpu_device({.random_delay_s = 2e-4});
   TestContext ctx(*device, dtype);
