@@ -354,6 +354,7 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
       {"trainable_parameters", model.trainable_parameters()},
       {"mesh",
        {{"ranks", layout.mesh.world()},
+        {"tensor", layout.mesh.tensor},
         {"context", layout.mesh.context},
         {"shard", layout.parts()},
         {"sharding", layout.shard_policy == ShardPolicy::parameters ? "parameters" : "optimizer"},

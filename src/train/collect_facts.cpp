@@ -57,8 +57,9 @@ std::vector<report::RecipeEntry> entries(const Recipe& recipe) {
 }
 
 std::string mesh_text(const comm::MeshSizes& mesh) {
-  return fmt::format("{} x {} ranks that shard, in context-parallel groups of {}", mesh.replicate,
-                     mesh.shard * mesh.context, mesh.context);
+  const std::string tensor = mesh.tensor > 1 ? fmt::format(", each over {} tensor-parallel ranks", mesh.tensor) : "";
+  return fmt::format("{} x {} ranks that shard, in context-parallel groups of {}{}", mesh.replicate,
+                     mesh.shard * mesh.context, mesh.context, tensor);
 }
 
 report::Table environment(const RunPlace& place) {

@@ -58,6 +58,7 @@ constexpr auto kRules = std::to_array<Rule>({
     sets("checkpoint.keep_last", "save_total_limit"),
 
     // Parallelism, memory, precision.
+    joins("parallel.tensor_parallel_degree", "tensor_parallel_size"),
     joins("parallel.context_parallel_degree", "context_parallel_size sequence_parallel_degree"),
     joins("parallel.hybrid_shard_degree", "dp_shard_size dp_replicate_size"),
     joins("memory.activation_checkpointing",
@@ -173,7 +174,6 @@ constexpr auto kRules = std::to_array<Rule>({
                 "lr_div_factor"),
     unsupported("AdamW is the only optimizer",
                 "optim_args optim_target_modules adam_beta3 adam_epsilon2 dion_* qgalore_* grokfast_*"),
-    unsupported("tensor parallelism: its ranks share the data and the model state instead", "tensor_parallel_size"),
     unsupported("expert parallelism: experts are sharded as other weights are", "expert_parallel_*"),
     unsupported("ring attention: context-parallel ranks gather keys and values", "ring_attn_func heads_k_stride"),
     unsupported("offload to host memory; memory.activation_checkpointing: auto recomputes what does not fit",

@@ -130,6 +130,7 @@ constexpr ConvertedKey kCases[] = {
 
     {"context_parallel_size: 2", "parallel.context_parallel_degree", "2"},
     {"sequence_parallel_degree: 2", "parallel.context_parallel_degree", "2"},
+    {"tensor_parallel_size: 2", "parallel.tensor_parallel_degree", "2"},
     {"dp_shard_size: 4\ndp_replicate_size: 2", "parallel.hybrid_shard_degree", "4"},
     {"dp_shard_size: 4\ndp_replicate_size: 2", "run.ranks", "8"},
     {"gradient_checkpointing: true", "memory.activation_checkpointing", R"("full")"},
@@ -204,11 +205,11 @@ TEST_F(ConvertAxolotl, GlobalBatchSizeIsForTheRanks) {
   EXPECT_EQ(value(convert(batch, {.ranks = 8}), "train.global_batch_size"), 64);
   const Converted context = convert(batch + "context_parallel_size: 2\n", {.ranks = 8});
   EXPECT_EQ(value(context, "train.global_batch_size"), 32) << "two ranks share a sequence";
-  // Ranks of tensor parallelism read data here: the same batch, in smaller micro-batches.
+  // Ranks of tensor parallelism share sequences.
   const Converted tensor = convert("micro_batch_size: 4\ntensor_parallel_size: 2\n", {.ranks = 4});
   EXPECT_EQ(value(tensor, "train.global_batch_size"), 8);
-  EXPECT_EQ(value(tensor, "train.micro_batch_size"), 2);
-  EXPECT_EQ(dropped(tensor, "tensor_parallel_size").substr(0, 35), "not supported: tensor parallelism: ");
+  EXPECT_EQ(value(tensor, "train.micro_batch_size"), 4);
+  EXPECT_EQ(value(tensor, "parallel.tensor_parallel_degree"), 2);
   EXPECT_TRUE(has_remark(convert(batch),
                          "train.global_batch_size 8 is micro_batch_size 2 x gradient_accumulation_steps "
                          "4 x 1 rank; for a run of more, convert with --ranks N"));

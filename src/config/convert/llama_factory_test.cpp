@@ -102,6 +102,8 @@ constexpr ConvertedKey kCases[] = {
     {"fp8: true", "precision.compute", R"("fp8")"},
     {"ddp_timeout: 900", "run.collective_timeout_s", "900.0"},
     {"sequence_parallel_size: 2", "parallel.context_parallel_degree", "2"},
+    {"tensor_model_parallel_size: 2", "parallel.tensor_parallel_degree", "2"},
+    {"sequence_parallel: false", "parallel.sequence_parallel", "false"},
 
     {"finetuning_type: lora", "adapter.kind", R"("lora")"},
     {"finetuning_type: full", "adapter.kind", R"("none")"},

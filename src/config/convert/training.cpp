@@ -124,11 +124,13 @@ void convert_batch(Conversion& c) {
   const std::string_view context_key = first_of(
       c, {"context_parallel_size", "sequence_parallel_degree", "dist_config.cp_size", "sequence_parallel_size"});
   const std::int64_t context = degree(c, {context_key});
-  const std::int64_t tensor = degree(c, {"tensor_parallel_size", "tensor_model_parallel_size"});
+  const std::string_view tensor_key = first_of(c, {"tensor_parallel_size", "tensor_model_parallel_size"});
+  const std::int64_t tensor = degree(c, {tensor_key});
   const std::int64_t stages = degree(c, {"pipeline_model_parallel_size"});
   const std::int64_t shards = degree(c, {"dp_shard_size"}), replicas = degree(c, {"dp_replicate_size"});
   const std::int64_t needed = context * tensor * stages * shards * replicas;
   const std::int64_t ranks = c.options().ranks.value_or(static_cast<int>(std::max<std::int64_t>(1, needed)));
+  if (tensor > 1) c.set("parallel.tensor_parallel_degree", static_cast<double>(tensor), tensor_key);
   if (context > 1) {
     c.set("parallel.context_parallel_degree", static_cast<double>(context), context_key);
   }
@@ -144,9 +146,9 @@ void convert_batch(Conversion& c) {
     }
     c.set("run.ranks", static_cast<double>(needed), keys.micro_batch, joined(degrees, " x "));
   }
-  // Tensor and pipeline parallelism do not exist here: their ranks take sequences, too.
+  // Pipeline parallelism does not exist here: its ranks take sequences, too.
   const std::int64_t before = std::max<std::int64_t>(1, ranks / (context * tensor * stages));
-  const std::int64_t data_ranks = std::max<std::int64_t>(1, ranks / context);
+  const std::int64_t data_ranks = std::max<std::int64_t>(1, ranks / (context * tensor));
   std::int64_t global = micro * accumulation * before, fitting = micro;
   while (fitting > 1 && global % (fitting * data_ranks) != 0) --fitting;
   if (global % data_ranks != 0) global = data_ranks * fitting;

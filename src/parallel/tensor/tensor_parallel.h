@@ -13,7 +13,7 @@ namespace hawser::parallel {
 
 class TensorParallel : public nn::Redistribute {
  public:
-  // Pieces of at least so many rows: a GEMM of fewer would not fill a GPU.
+  // Pieces of at least a given number of rows: a GEMM of fewer would not fill a GPU.
   static constexpr std::int64_t kPieceRows = 2048;
   static constexpr std::int64_t kPieces = 4;
 
