@@ -376,20 +376,23 @@ int generate(const GenerateOptions& options) {
                                           .recipe = recipe,
                                           .threads = threads_of(recipe),
                                           .device = device};
+  std::optional<OpenGeneration> input;
   const auto check = [&](const RankPlace& place, Problems& found) {
     found.add(problems);
-    generate::open_generation(generate::on_ranks(request, place.rank, place.ranks, nullptr), found);
+    if (options.prompts == "-" && place.ranks > 1) return;  // standard input is read once
+    input = generate::open_generation(generate::on_ranks(request, place.rank, place.ranks, nullptr), found);
   };
   if (must_launch(world)) {
     Problems found;
     check({.rank = 0, .ranks = world}, found);
     found.throw_if_any();
+    input.reset();  // every rank opens its own
     return launch_ranks({.ranks = world, .threads = recipe.run.threads});
   }
   const auto run = [&](comm::World* ranks) {
     Problems found;
     const int rank = ranks != nullptr ? ranks->rank().value() : 0;
-    auto input = generate::open_generation(generate::on_ranks(request, rank, world, ranks), found);
+    if (ranks != nullptr) input = generate::open_generation(generate::on_ranks(request, rank, world, ranks), found);
     found.throw_if_any();
     if (rank == 0) warn(*input, base.model.path, options);
     if (options.chat) return run_chat(*input, options, std::move(tools));

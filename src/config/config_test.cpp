@@ -38,6 +38,31 @@ TEST(CheckLayout, AcceptsEveryMeshThatDivides) {
   EXPECT_EQ(layout(6, 2, 2, 6, 2), "");
 }
 
+TEST(CheckLayout, TensorRanksAreThoseOfNoOtherAxis) {
+  const auto layout_of = [](int world, const std::vector<std::string>& keys) {
+    Recipe recipe = override_recipe(Recipe(), keys);
+    recipe.file = "r.yaml";
+    recipe.train.global_batch_size = 8;
+    Problems problems;
+    check_layout(recipe, world, problems);
+    return problems.lines();
+  };
+  EXPECT_EQ(layout_of(8, {"parallel.tensor_parallel_degree=2", "parallel.hybrid_shard_degree=4"}), "");
+  EXPECT_EQ(layout_of(8, {"parallel.tensor_parallel_degree=8"}), "");
+  EXPECT_EQ(layout_of(6, {"parallel.tensor_parallel_degree=4"}),
+            "--set: ranks do not divide by the degrees (expected ranks a multiple of 4, got 6 ranks) at "
+            "parallel.tensor_parallel_degree; try --ranks 4 or 8, or parallel.tensor_parallel_degree: 2");
+  EXPECT_EQ(layout_of(12, {"parallel.tensor_parallel_degree=4", "parallel.context_parallel_degree=2"}),
+            "--set: ranks do not divide by the degrees (expected ranks a multiple of context x tensor = 8, got 12 "
+            "ranks) at parallel.tensor_parallel_degree; try --ranks 8 or 16, or parallel.tensor_parallel_degree: 2");
+  EXPECT_EQ(layout_of(8, {"parallel.tensor_parallel_degree=2", "parallel.hybrid_shard_degree=8"}),
+            "--set: degrees do not divide (expected a divisor of 4 ranks, got 8) at parallel.hybrid_shard_degree; try "
+            "parallel.hybrid_shard_degree: 1, 2 or 4");
+  Recipe recipe =
+      override_recipe(Recipe(), {"parallel.tensor_parallel_degree=2", "parallel.context_parallel_degree=2"});
+  EXPECT_EQ(default_ranks(recipe, DeviceChoice::cpu, 0), 4);
+}
+
 TEST(CheckLayout, SuggestsAValidValue) {
   EXPECT_EQ(layout(6, 0, 4),
             "r.yaml: ranks do not divide by the degrees (expected ranks a multiple of 4, got 6 ranks) at "

@@ -254,9 +254,11 @@ std::vector<int> last_auxiliary_loss(const program::Program& program) {
 
 // Reads the gradients of all flats.
 program::Instruction parameter_norms(const program::Program& program, const std::vector<parallel::GradientEnd>& ends) {
+  // divide_copies and sum_tied have added instructions after those of other flats: ends do not ascend.
   std::map<StreamId, int> last;
   for (const parallel::GradientEnd& end : ends) {
-    last[program.instructions[static_cast<std::size_t>(end.instruction)].stream] = end.instruction;
+    int& of_stream = last[program.instructions[static_cast<std::size_t>(end.instruction)].stream];
+    of_stream = std::max(of_stream, end.instruction);
   }
   program::Instruction norms{.op = Op::parameter_norms};
   for (const auto& [stream, end] : last) norms.after.push_back(end);

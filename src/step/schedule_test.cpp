@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <sstream>
 #include <string>
 
@@ -41,6 +42,22 @@ std::string text_of(Purpose purpose, int micro_batches, const nn::SavePolicy& po
       .text();
 }
 
+// Of two tensor ranks that both have all key-value heads, sharded with the copies.
+std::string text_of_tensor_ranks(Purpose purpose) {
+  const models::Model whole = tiny_llama();
+  const models::Model model(whole.whole(), nn::common_domain, {.tensor = {.index = 0, .count = 2}});
+  const models::PipelinePartition partition;
+  return make_program(model, {.purpose = purpose,
+                              .micro_batches = 1,
+                              .partition = partition,
+                              .passes = grouped_passes(1, 1, partition, 0),
+                              .policies = std::vector<nn::SavePolicy>(static_cast<std::size_t>(model.layers())),
+                              .shard = {.gather = true, .reduce = true},
+                              .unsharded = {true, false, false, false},
+                              .copies = 2})
+      .text();
+}
+
 // The lines of an op.
 std::string of_op(const std::string& text, const std::string& op) {
   std::string out;
@@ -49,6 +66,16 @@ std::string of_op(const std::string& text, const std::string& op) {
     if (line.find("\t" + op + " ") != std::string::npos) out += line + "\n";
   }
   return out;
+}
+
+// Norms of tensors wait for the last of the instructions that complete gradients, whichever flat it is of.
+TEST(ScheduleText, NormsOfTensorsFollowTheDivisionOfCopies) {
+  const std::string text = text_of_tensor_ranks(Purpose::gradient_norms), norms = text.substr(text.find("parameter_norms"));
+  int last = -1;
+  std::istringstream divisions(of_op(text, "divide_copies"));
+  for (std::string line; std::getline(divisions, line);) last = std::max(last, std::stoi(line));
+  ASSERT_GT(last, 0) << text;
+  EXPECT_NE(norms.substr(0, norms.find('\n')).find(' ' + std::to_string(last)), std::string::npos) << text;
 }
 
 // Norms follow the backward that has completed a flat's gradient, and updates the norm of all.

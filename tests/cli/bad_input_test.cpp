@@ -263,8 +263,6 @@ TEST_F(BadInput, GenerateExportAndInspect) {
   rejected("generate --model " + tiny("gqa").string() + " --prompt words",
            {tiny("gqa").string() +
             ": no tokenizer.json in the model's folder at --prompt; try --prompt-ids with token ids"});
-  rejected("generate --model " + tiny("gqa").string() + " --prompt-ids 1 --ranks 2",
-           {"generate runs on one rank (expected 1, got 2) at --ranks; try --ranks 1"});
   rejected("export nowhere out", {"nowhere: no such folder (expected a run's folder or a checkpoint)"});
   rejected("export . out", {".: neither a run's folder nor a checkpoint"});
   fs::create_directories(folder_ / "run/checkpoints");

@@ -79,6 +79,39 @@ TEST_F(Eval, OnSeveralRanksEqualsTransformers) {
   equals_golden("tied", "--ranks 2 --set parallel.hybrid_shard_degree=1 --gradient-norms");
 }
 
+// Loss and every gradient, with tokens of the residual on each rank or divided.
+TEST_F(Eval, OnTensorRanksEqualsTransformers) {
+  const std::string tensor2 = "--gradient-norms --set run.threads=1 --set parallel.tensor_parallel_degree=2 --ranks ";
+  for (const char* name : {"gqa", "tied", "attention_bias", "rope_llama3"}) equals_golden(name, tensor2 + "2");
+  for (const char* name : {"mqa", "mlp_bias"}) {
+    equals_golden(name, tensor2 + "2 --set parallel.sequence_parallel=false");
+  }
+  equals_golden("packed", tensor2 + "4 --set parallel.context_parallel_degree=2");
+  equals_golden("everything", tensor2 + "2 --set parallel.tensor_parallel_modules=[attention,vocabulary]");
+  // Two copies of each key-value head; sharded over two ranks besides.
+  equals_golden("head_dim", "--gradient-norms --ranks 4 --set run.threads=1 --set parallel.tensor_parallel_degree=4");
+  equals_golden("sharded", tensor2 + "4");
+}
+
+TEST_F(Eval, RejectsTensorRanksThatDoNotDivideTheModel) {
+  const auto eval = [&](const std::string& name, const std::string& degree, const std::string& ranks) {
+    return "eval --model " + tiny(name).string() + " --data " + (tiny(name) / "data.jsonl").string() +
+           " --sequence-length 30 --ranks " + ranks + " --set parallel.tensor_parallel_degree=" + degree;
+  };
+  rejected(eval("gqa", "3", "3"),
+           {"--set: tensor ranks do not divide the attention heads (expected a divisor of 4 heads, got 3) at "
+            "parallel.tensor_parallel_degree; try parallel.tensor_parallel_degree: 2 or 4"});
+  rejected(eval("everything", "2", "2"),
+           {"--set: tensor ranks do not divide the inner width of the MLP (expected a divisor of 29, got 2) at "
+            "parallel.tensor_parallel_degree; try parallel.tensor_parallel_degree: 1"});
+  rejected(eval("gqa", "4", "6"),
+           {"--set: ranks do not divide by the degrees (expected ranks a multiple of 4, got 6 ranks) at "
+            "parallel.tensor_parallel_degree; try --ranks 4 or 8, or parallel.tensor_parallel_degree: 2"});
+  rejected(eval("gqa", "2", "2") + " --set parallel.tensor_parallel_modules=[heads]",
+           {"--set: unknown value (expected attention, mlp or vocabulary, got heads) at "
+            "parallel.tensor_parallel_modules"});
+}
+
 TEST_F(Eval, WithFewerLinesThanRanksEqualsOneRank) {
   write("one.jsonl", "{\"input_ids\": [5, 9, 40, 3, 77, 12, 30]}\n");
   const std::string arguments =

@@ -398,6 +398,37 @@ TEST_F(Generate, WrongOptionsAreReportedTogether) {
            {"generate: --top-k without a --temperature above 0 (the default is greedy)"});
 }
 
+// ---- tensor ranks ----
+
+// The text, the ids and the ends of one rank, in a file too; also of a run that tensor ranks have trained.
+TEST_F(Generate, OnTensorRanksAnswersAsOnOne) {
+  write("prompts.jsonl", kPrompts);
+  const std::string all = "--prompts prompts.jsonl --json --max-tokens 20 --batch 3";
+  for (const std::string draw : {"", " --temperature 1.1 --seed 4"}) {
+    const auto one = answers(all + draw);
+    EXPECT_EQ(one.size(), 5u);
+    for (const char* ranks : {" --ranks 2", " --ranks 4"}) EXPECT_EQ(answers(all + draw + ranks), one) << ranks << draw;
+  }
+  ASSERT_EQ(hawser("generate --model model --ranks 2 --output file.jsonl " + all).code, 0);
+  ASSERT_EQ(hawser("generate --model model --output alone.jsonl " + all).code, 0);
+  EXPECT_EQ(folder_.read("file.jsonl"), folder_.read("alone.jsonl"));
+  const Ran text = hawser("generate --model model --prompt 'to be' --max-tokens 8 --ranks 2");
+  EXPECT_EQ(text.out, hawser("generate --model model --prompt 'to be' --max-tokens 8").out);
+  EXPECT_NE(text.err.find("answers 8 tokens at"), std::string::npos) << text.err;
+  EXPECT_EQ(text.err.find("answers 8 tokens at", text.err.find("answers 8 tokens at") + 1), std::string::npos);
+}
+
+TEST_F(Generate, RejectsRanksThatDoNotDivideTheModel) {
+  rejected("generate --model model --prompt a --ranks 3",
+           {"tensor ranks do not divide the attention heads (expected a divisor of 4 heads, got 3) at --ranks; try "
+            "--ranks 2 or 4"});
+  write("prompts.jsonl", kPrompts);
+  rejected("generate --model model --prompts - --ranks 2",
+           {"prompts from standard input on several ranks (expected a file, got -) at --prompts"});
+  rejected("generate --model model --chat --chat-template chatml --ranks 2",
+           {"a chat runs on one rank (expected 1, got 2) at --ranks"});
+}
+
 // ---- kinds of --model ----
 
 // A checkpoint of two ranks, a run folder and its best give the same as the exported folder.

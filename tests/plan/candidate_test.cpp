@@ -1,4 +1,4 @@
-// Choices of the planner that no recipe can say yet: offload, state in host memory, tensor slices and pipeline stages.
+// Choices of the planner that no recipe can say yet: offload, state in host memory, pipeline stages. And tensor slices.
 // What a candidate needs is what the plan of a layout needs that is made by hand.
 #include <gtest/gtest.h>
 
@@ -413,8 +413,6 @@ std::vector<plan::Change> name_changes(const Candidate& to) {
   if (to.parallelism.mesh.pipeline > 1) {
     changes.push_back({"parallel.pipeline_parallel_degree", cat(to.parallelism.mesh.pipeline)});
   }
-  if (to.parallelism.mesh.tensor > 1)
-    changes.push_back({"parallel.tensor_parallel_degree", cat(to.parallelism.mesh.tensor)});
   return changes;
 }
 
@@ -426,8 +424,7 @@ TEST(Candidates, SuggestionsNameWhatNoRecipeSays) {
   choices.changes = name_changes;
   choices.state_on_host = true;
   choices.parallelisms = [](const Recipe&, int) {
-    return std::vector<Parallelism>{tensor_split(),
-                                    {.mesh = {.pipeline = 2}, .partition = {.stages = 2, .ends = {2, 4}}}};
+    return std::vector<Parallelism>{{.mesh = {.pipeline = 2}, .partition = {.stages = 2, .ends = {2, 4}}}};
   };
   const std::int64_t needed = forecaster(recipe, model, 2, target_of(), {}).forecast().needed();
   recipe.memory.capacity = Bytes(needed * 3 / 4);

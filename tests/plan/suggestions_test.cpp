@@ -1,6 +1,8 @@
 // A recipe that does not fit is rejected with suggestions: their plans fit, keep length and batch, and run.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include <cstdio>
 
 #include "config/config.h"
@@ -22,6 +24,39 @@ Recipe small_recipe() {
 
 plan::Forecaster forecaster(const Recipe& recipe, const models::Model& model, int world = 1) {
   return {recipe, model, world, plan::load_target("cpu"), plan::this_machine(), 1};
+}
+
+// On GPUs, tensor ranks where they make a recipe fit; those that divide the model only, and never on processors.
+TEST(Suggestions, NameTensorRanksThatDivideTheModel) {
+  const auto degrees = [](std::int64_t heads, const char* target) {
+    const models::Model model(testing::llama_description({.width = 1024,
+                                                          .heads = heads,
+                                                          .kv_heads = heads,
+                                                          .head_dim = 64,
+                                                          .inner = 4096,
+                                                          .vocabulary = 32000,
+                                                          .blocks = 8}));
+    Recipe recipe = small_recipe();
+    recipe.data.sequence_length = 16384;
+    recipe.train.micro_batch_size = 1;
+    recipe.run.ranks = 4;
+    const auto planner = [&] {
+      return plan::Forecaster(recipe, model, 4, plan::load_target(target),
+                              {.cores = 4, .memory = std::int64_t{1} << 50}, 1);
+    };
+    const plan::Forecast all = planner().forecast();
+    recipe.memory.capacity = Bytes(all.largest().overhead + all.largest().costs.total_bytes * 65 / 100);
+    std::set<std::string> out;
+    for (const plan::Suggestion& suggestion : planner().suggestions(40)) {
+      for (const plan::Change& change : suggestion.changes) {
+        if (change.key == "parallel.tensor_parallel_degree") out.insert(change.value);
+      }
+    }
+    return out;
+  };
+  EXPECT_TRUE(degrees(16, "h200").contains("4"));
+  EXPECT_EQ(degrees(6, "h200"), std::set<std::string>{"2"});
+  EXPECT_TRUE(degrees(16, "cpu").empty());
 }
 
 TEST(Suggestions, AreRankedFitKeepTheBatchAndRun) {
