@@ -204,7 +204,7 @@ int bench_step(const BenchStepOptions& options) {
     if (!accepted(recipe, {"data.sequence_length"})) return;
     profile::document_lengths(documents, recipe.data.sequence_length, plan::packing_of(recipe.data).max_documents, 0);
   });
-  const int world = world_size(options.common, recipe.run.ranks > 0 ? recipe.run.ranks : 1);
+  const int world = world_size(options.common, default_ranks(recipe, DeviceChoice::cpu, 0));
   if (!recipe.places.contains("train.global_batch_size"))  // one sequence for each group of data ranks
     recipe.train.global_batch_size =
         std::max(1, world / (recipe.parallel.context_parallel_degree * recipe.parallel.tensor_parallel_degree)) *

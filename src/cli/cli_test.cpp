@@ -254,7 +254,7 @@ TEST_F(Binary, RejectsAWrongRecipeBeforeAnythingStarts) {
               "m: no such model (expected a Hugging Face folder or a config.json) at model.path, line 1 of r.yaml",
               "a: no such file at data.train[0], line 2 of r.yaml"});
   }
-  rejected("eval --model m --data d --sequence-length 8 --set parallel.context_parallel_degree=2",
+  rejected("eval --model m --data d --sequence-length 8 --ranks 1 --set parallel.context_parallel_degree=2",
            {"--set: ranks do not divide by the degrees (expected ranks a multiple of 2, got 1 rank) at "
             "parallel.context_parallel_degree; try --ranks 2",
             "m: no such model (expected a folder with weights)", "d: cannot read: No such file or directory"});

@@ -100,7 +100,7 @@ int eval(const EvalOptions& options) {
   if (common.rejected.contains("--sequence-length")) recipe.rejected.insert("data.sequence_length");
   of_layout.add(unused);
   of_layout.add(fp8_trains_only(recipe));
-  const int world = world_size(common, recipe.run.ranks > 0 ? recipe.run.ranks : 1);
+  const int world = world_size(common, default_ranks(recipe, DeviceChoice::cpu, 0));
   check_mesh(recipe, world, of_layout);
   engine::RankDevice device;
   if (accepted(recipe, {"run.device"})) collect(of_layout, [&] { device = device_of(recipe, world); });

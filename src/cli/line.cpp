@@ -196,26 +196,25 @@ CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& 
     };
     add_common(app->add_option_function<std::string>(name, read, help), takes);
   };
-  add_value(
-      "--ranks", text.several_ranks ? "N[,N...]" : "N",
-      text.several_ranks
-          ? "number of ranks to plan for; several: a table of them; default: one per GPU, or on the CPU the larger "
-            "of the recipe's shard and context degrees"
-          : "number of ranks to run or to plan for; default for fit and plan: one per GPU, or on the CPU the "
-            "larger of the recipe's shard and context degrees; for others: 1",
-      [&common, several = text.several_ranks](const std::string& value) {
-        std::vector<int> counts;
-        std::istringstream list(value);
-        for (std::string one; std::getline(list, one, several ? ',' : '\0');) {
-          counts.push_back(static_cast<int>(whole_number("--ranks", one, 1, 1 << 20)));
-        }
-        if (counts.empty()) whole_number("--ranks", value, 1, 1 << 20);
-        if (counts.size() == 1) {
-          common.ranks = counts.front();
-        } else {
-          common.rank_counts = counts;
-        }
-      });
+  add_value("--ranks", text.several_ranks ? "N[,N...]" : "N",
+            text.several_ranks
+                ? "number of ranks to plan for; several: a table of them; default: one per GPU, or on the CPU what the "
+                  "recipe's degrees need"
+                : "number of ranks to run or to plan for; default: what the recipe's degrees need; for fit and plan "
+                  "on GPUs one per GPU; for generate 1",
+            [&common, several = text.several_ranks](const std::string& value) {
+              std::vector<int> counts;
+              std::istringstream list(value);
+              for (std::string one; std::getline(list, one, several ? ',' : '\0');) {
+                counts.push_back(static_cast<int>(whole_number("--ranks", one, 1, 1 << 20)));
+              }
+              if (counts.empty()) whole_number("--ranks", value, 1, 1 << 20);
+              if (counts.size() == 1) {
+                common.ranks = counts.front();
+              } else {
+                common.rank_counts = counts;
+              }
+            });
   add_common(
       app->add_option("--set", common.overrides, "override a key of the recipe, as in --set train.steps=10; repeatable")
           ->expected(1)
