@@ -398,7 +398,8 @@ class Proposer {
       if (!fixed("parallel.hybrid_shard_degree")) {
         why("parallel.hybrid_shard_degree",
             recipe_.parallel.hybrid_shard_degree == 0
-                ? cat("state is sharded over all ", place_.world, " ranks: minimum memory")
+                ? cat("state is sharded over all ", place_.world / recipe_.parallel.tensor_parallel_degree,
+                      " ranks: minimum memory")
                 : std::string("predicted to be the fastest layout that fits"));
       }
       if (!fixed("parallel.context_parallel_degree")) {

@@ -343,7 +343,9 @@ int generate(const GenerateOptions& options) {
   base.model.path = chosen_checkpoint(find_model(options.model), options.best, problems);
   CommonOptions common = options.common;
   const Problems unused = take_unused_keys(common, "generate", {"precision.compute", "memory.", "run."},
-                                           {{"model.path", "--model"}, {"data.chat_template", "--chat-template"}});
+                                           {{"model.path", "--model"},
+                                            {"data.chat_template", "--chat-template"},
+                                            {"parallel.tensor_parallel_degree", "--ranks"}});
   problems.add(unused);
   const Recipe recipe = recipe_without_file(base, common, /*runs=*/true, /*keep_relative=*/false, problems);
   const int world = world_size(common, std::max(1, recipe.run.ranks));
@@ -387,7 +389,7 @@ int generate(const GenerateOptions& options) {
     check({.rank = 0, .ranks = world}, found);
     found.throw_if_any();
     input.reset();  // every rank opens its own
-    return launch_ranks({.ranks = world, .threads = recipe.run.threads});
+    return launch_ranks({.ranks = world, .threads = recipe.run.threads, .saves = !options.output.empty()});
   }
   const auto run = [&](comm::World* ranks) {
     Problems found;

@@ -141,8 +141,11 @@ std::vector<std::string> changes_to_try(const Recipe& recipe, const plan::Target
     out.push_back(cat("train.micro_batch_size=", recipe.train.micro_batch_size / 2));
   if (world > 1) {
     const int tensor = recipe.parallel.tensor_parallel_degree;
-    out.push_back(cat("parallel.tensor_parallel_degree=", 2 * tensor));
-    if (tensor > 1) out.push_back(cat("parallel.tensor_parallel_degree=", tensor / 2));
+    for (const int other : {1, 2, 4, 8}) {
+      if (other != tensor && world % other == 0) out.push_back(cat("parallel.tensor_parallel_degree=", other));
+    }
+    const bool state = recipe.parallel.sharding == ShardPolicy::optimizer;
+    out.push_back(cat("parallel.sharding=", state ? "parameters" : "optimizer"));
     const int context = recipe.parallel.context_parallel_degree, shard = recipe.parallel.hybrid_shard_degree;
     out.push_back(cat("parallel.context_parallel_degree=", 2 * context));
     if (context > 1) out.push_back(cat("parallel.context_parallel_degree=", context / 2));

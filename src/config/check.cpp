@@ -254,6 +254,13 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
             .hint = multiples_near("train.global_batch_size", train.global_batch_size, train.micro_batch_size)});
   }
 
+  if (accepted({"parallel.tensor_parallel_degree", "parallel.tensor_parallel_modules"}) &&
+      recipe.parallel.tensor_parallel_degree > 1 && recipe.parallel.tensor_parallel_modules.empty()) {
+    reject("parallel.tensor_parallel_modules", {.what = "empty list",
+                                                .expected = "attention, mlp or vocabulary",
+                                                .hint = "parallel.tensor_parallel_degree: 1"});
+  }
+
   const int hybrid = recipe.parallel.hybrid_shard_degree;
   const int context = recipe.parallel.context_parallel_degree;
   if (accepted({"parallel.hybrid_shard_degree", "parallel.context_parallel_degree"}) && hybrid > 1 &&
@@ -413,9 +420,11 @@ void check_mesh(const Recipe& recipe, int world, Problems& problems) {
   const int hybrid = parallel.hybrid_shard_degree;
   const bool hybrid_accepted = accepted(recipe, {"parallel.hybrid_shard_degree"});
   if (hybrid_accepted && hybrid > 1 && (hybrid % context != 0 || ranks % hybrid != 0)) {
-    const std::string expected =
-        context == 1 ? "a divisor of " + plural(ranks, "rank")
-                     : cat("a multiple of context_parallel_degree ", context, " that divides ", ranks, " ranks");
+    const std::string left =
+        model == 1 ? plural(ranks, "rank") : cat(world, " / ", model, " = ", plural(ranks, "rank"));
+    const std::string expected = context == 1
+                                     ? "a divisor of " + left
+                                     : cat("a multiple of context_parallel_degree ", context, " that divides ", left);
     add("parallel.hybrid_shard_degree",
         {.what = "degrees do not divide",
          .expected = expected,

@@ -47,12 +47,17 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
      "zero_optimization zero_stage sharding_strategy data_parallel_sharding_strategy use_distributed_optimizer "
      "reshard_after_forward fsdp_reshard_after_forward"},
     {"parallel.context_parallel_degree",
-     "context_parallel_size context_parallel_dim cp_size sequence_parallel_degree ulysses_sequence_parallel_size"},
+     "context_parallel_size context_parallel_dim cp_size cp sequence_parallel_degree sequence_parallel_size "
+     "ulysses_sequence_parallel_size"},
     {"parallel.context_comm", "cp_comm_type context_parallel_rotate_method ring_attn_func"},
     {"parallel.tensor_parallel_degree",
      "tensor_parallel_size tensor_parallel_dim tensor_model_parallel_size tp_size tp_degree autotp_size "
      "tensor_parallel "
-     "tensor_parallel.autotp_size"},
+     "tensor_parallel.autotp_size tp tensor_parallel_dims"},
+    {"parallel.tensor_parallel_degree (its exchanges overlap with GEMMs, and the vocabulary is padded)",
+     "enable_async_tensor_parallel async_tensor_parallel tp_comm_overlap make_vocab_size_divisible_by"},
+    {"parallel.tensor_parallel_modules (without vocabulary, the loss is not split)",
+     "disable_loss_parallel enable_loss_parallel loss_parallel"},
     {"parallel.sequence_parallel (true by default)",
      "sequence_parallel_enabled enable_sequence_parallel use_sequence_parallel sp_enabled"},
     {"parallel.tensor_parallel_modules", "tp_plan parallelize_plan tensor_parallel_plan optimize_for_tp"},

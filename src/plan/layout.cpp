@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "base/units.h"
 #include "config/config.h"
 #include "nn/precision/fp8_block_scaling.h"
@@ -237,6 +238,17 @@ Parallelism parallelism_of(const Recipe& recipe, int world) {
   parallelism.mesh.tensor = p.tensor_parallel_degree;
   parallelism.mesh.pipeline = p.pipeline_parallel_degree;
   return parallelism;
+}
+
+std::string tensor_text(const Parallelism& parallelism) {
+  if (parallelism.mesh.tensor == 1) return "";
+  const models::TensorModules& modules = parallelism.tensor_modules;
+  std::vector<std::string> of;
+  if (modules.attention) of.emplace_back("attention");
+  if (modules.mlp) of.emplace_back("mlp");
+  if (modules.vocabulary) of.emplace_back("vocabulary");
+  return cat("tensor ", parallelism.mesh.tensor, modules == models::TensorModules() ? "" : " of " + joined(of, " and "),
+             parallelism.sequence_parallel ? ", sequence parallel" : "");
 }
 
 models::TensorModules tensor_modules_of(const ParallelRecipe& recipe) {

@@ -174,6 +174,9 @@ std::optional<double> gradient_clip_of(const Recipe& recipe);
 // The parallelism of the recipe's keys. With pipeline stages the caller sets the partition.
 Parallelism parallelism_of(const Recipe& recipe, int world);
 
+// "tensor 8, sequence parallel", or "tensor 8 of mlp and vocabulary, sequence parallel"; "" without tensor ranks.
+std::string tensor_text(const Parallelism& parallelism);
+
 // parallel.tensor_parallel_modules.
 models::TensorModules tensor_modules_of(const ParallelRecipe& recipe);
 

@@ -278,8 +278,8 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
              plural(recipe.train.global_batch_size, "sequence", "sequences"), " of ",
              with_commas(recipe.data.sequence_length), " tokens per step\n");
   out += devices_text(world, target);
-  out += cat("layout: ", layout.mesh.tensor > 1 ? cat("tensor ", layout.mesh.tensor, ", ") : "", "context ",
-             layout.mesh.context, ", ",
+  const std::string tensor = tensor_text(layout);
+  out += cat("layout: ", tensor, tensor.empty() ? "" : ", ", "context ", layout.mesh.context, ", ",
              layout.shard_policy == ShardPolicy::parameters ? "parameters " : "optimizer state ",
              layout.parts() > 1 ? cat("sharded over ", layout.parts()) : std::string("unsharded"), ", ",
              layout.mesh.replicas() > 1 ? cat(layout.mesh.replicas(), " replicas, ") : "",
@@ -355,6 +355,7 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
       {"mesh",
        {{"ranks", layout.mesh.world()},
         {"tensor", layout.mesh.tensor},
+        {"sequence_parallel", layout.sequence_parallel},
         {"context", layout.mesh.context},
         {"shard", layout.parts()},
         {"sharding", layout.shard_policy == ShardPolicy::parameters ? "parameters" : "optimizer"},

@@ -127,7 +127,7 @@ std::string ranks_line(const RunPlace& place) {
   std::string line = cuda
                          ? cat(place.ranks, " x ", cuda_info().name)
                          : cat(plural(place.ranks, "rank"), " on the CPU, ", plural(layout.threads, "thread"), " each");
-  if (layout.mesh.tensor > 1) line += cat(", tensor parallel over ", layout.mesh.tensor);
+  if (layout.mesh.tensor > 1) line += ", " + plan::tensor_text(layout);
   if (layout.mesh.context > 1) line += cat(", context parallel over ", layout.mesh.context);
   if (layout.parts() > 1) line += cat(", state sharded over ", layout.parts());
   if (layout.mesh.replicas() > 1) line += cat(", ", layout.mesh.replicas(), " replicas");

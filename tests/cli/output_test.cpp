@@ -154,6 +154,20 @@ TEST_F(Output, CtrlCLeavesTheAnswersSoFar) {
   expect_whole_lines(folder_.read("shown"), 1, 2999);
 }
 
+// All ranks stop after the same pass, and the first one keeps the answers.
+TEST_F(Output, CtrlCLeavesTheAnswersOfTensorRanks) {
+  write_many(3000);
+  const std::string many = "generate --model model --prompts many.jsonl --max-tokens 60 --batch 2 --ranks 2 ";
+  const Ran ran = interrupted(many + "--output out.jsonl", "out.jsonl.tmp-*");
+  EXPECT_EQ(ran.code, 130) << ran.err;
+  const std::string part = folder_.read("out.jsonl.part");
+  expect_whole_lines(part, 1, 2999);
+  EXPECT_NE(ran.err.find("stopped: out.jsonl.part holds " + std::to_string(lines_of(part).size()) + " of 3000 answers"),
+            std::string::npos)
+      << ran.err;
+  EXPECT_TRUE(names_with(".tmp").empty());
+}
+
 // The second answer has no end; those after it end before the first one, which is in the file when the signal comes.
 TEST_F(Output, CtrlCKeepsAnswersAfterAMissingOne) {
   nlohmann::json config = testing::json_of(folder_ / "model/config.json");

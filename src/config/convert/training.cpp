@@ -153,7 +153,7 @@ void convert_batch(Conversion& c) {
   while (fitting > 1 && global % (fitting * data_ranks) != 0) --fitting;
   if (global % data_ranks != 0) global = data_ranks * fitting;
 
-  std::string why = cat(per_rank, " x ", plural(before, "rank"));
+  std::string why = cat(per_rank, " x ", plural(before, before == ranks ? "rank" : "data rank"));
   if (const auto total = c.number("global_batch_size")) {
     c.set("train.global_batch_size", *total, "global_batch_size");
   } else {
