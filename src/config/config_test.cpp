@@ -56,7 +56,8 @@ TEST(CheckLayout, TensorRanksAreThoseOfNoOtherAxis) {
             "--set: ranks do not divide by the degrees (expected ranks a multiple of context x tensor = 8, got 12 "
             "ranks) at parallel.tensor_parallel_degree; try --ranks 8 or 16, or parallel.tensor_parallel_degree: 2");
   EXPECT_EQ(layout_of(8, {"parallel.tensor_parallel_degree=2", "parallel.hybrid_shard_degree=8"}),
-            "--set: degrees do not divide (expected a divisor of 8 / 2 = 4 ranks, got 8) at parallel.hybrid_shard_degree; try "
+            "--set: degrees do not divide (expected a divisor of 8 / 2 = 4 ranks, got 8) at "
+            "parallel.hybrid_shard_degree; try "
             "parallel.hybrid_shard_degree: 1, 2 or 4");
   Recipe recipe =
       override_recipe(Recipe(), {"parallel.tensor_parallel_degree=2", "parallel.context_parallel_degree=2"});

@@ -70,7 +70,8 @@ std::string of_op(const std::string& text, const std::string& op) {
 
 // Norms of tensors wait for the last of the instructions that complete gradients, whichever flat it is of.
 TEST(ScheduleText, NormsOfTensorsFollowTheDivisionOfCopies) {
-  const std::string text = text_of_tensor_ranks(Purpose::gradient_norms), norms = text.substr(text.find("parameter_norms"));
+  const std::string text = text_of_tensor_ranks(Purpose::gradient_norms),
+                    norms = text.substr(text.find("parameter_norms"));
   int last = -1;
   std::istringstream divisions(of_op(text, "divide_copies"));
   for (std::string line; std::getline(divisions, line);) last = std::max(last, std::stoi(line));

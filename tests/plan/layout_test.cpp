@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/model_changes.h"
 #include "support/toy.h"
 
 namespace hawser {
@@ -31,6 +32,34 @@ TEST(Layout, FollowsFromARecipe) {
   ASSERT_EQ(layout.batch.masks.size(), 1u);
   EXPECT_TRUE(layout.batch.masks.front().mask.causal);
   EXPECT_EQ(layout.policies[0].checkpointing, Checkpointing::full);
+}
+
+// W of q, and of k and v, would be two parameters with a scale each.
+TEST(Layout, Fp8WithCopiesOfKeyValueHeadsIsRejected) {
+  const auto rejection = [](int ranks, const std::vector<std::string>& exclude) -> std::string {
+    Recipe recipe;
+    recipe.data.sequence_length = 64;
+    recipe.train.global_batch_size = 1;
+    recipe.parallel.tensor_parallel_degree = ranks;
+    recipe.precision.compute = ComputePrecision::fp8;
+    recipe.precision.fp8.exclude = exclude;
+    const engine::ModelChanges changes = engine::changes_of(recipe);
+    const models::Model model(testing::llama_description({}), changes.spec_of, changes.share);  // 2 key-value heads
+    try {
+      plan::make_layout(recipe, model, ranks, DType::f32, 1);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(rejection(2, {}), "");
+  EXPECT_EQ(rejection(4, {"q_proj", "k_proj", "v_proj"}), "");
+  const std::string line = rejection(4, {});
+  EXPECT_NE(line.find("FP8 with more tensor ranks than key-value heads is not supported (expected at most 2, got 4) at "
+                      "parallel.tensor_parallel_degree; try parallel.tensor_parallel_degree: 2, or "
+                      "precision.fp8.exclude: [q_proj, k_proj, v_proj]"),
+            std::string::npos)
+      << line;
 }
 
 // A GPU's loss has a limit that the CPU's has not; a slice of the vocabulary has none.
