@@ -1,6 +1,5 @@
-// Slices of tensors over ranks, with a filling of the redistribute seam that all-reduces: attention heads and the MLP's
-// inner width are cut over two tensor ranks, all other parameters are copies. The real layers run through plan,
-// checker, executor and session; each element of a copy is reduced, counted in the norm and saved once.
+// Slices of tensors over ranks: attention heads, the MLP's inner width and vocabularies are cut over tensor ranks, all
+// other parameters are copies. Each element of a copy is reduced, counted in the norm and saved once.
 #include "models/lora.h"
 #include "models/weights.h"
 #include "nn/testing/context.h"
@@ -15,13 +14,11 @@ using testing::CaseName;
 using testing::CaseTest;
 using testing::divided_mesh;
 using testing::Division;
-using testing::half_of;
 using testing::kSequence;
 using testing::kVocabulary;
 using testing::MeshCase;
 using testing::part_of;
 using testing::TensorCase;
-using testing::Tensors;
 using testing::train;
 using testing::train_own_adapters;
 using testing::Trained;
