@@ -1,5 +1,4 @@
-// What a plan counts of layers on tensor ranks and with adapters, and the random numbers of adapters. One rank is
-// enough.
+// What a plan counts of layers on tensor ranks and with adapters, and the random numbers of adapters.
 #include "tensor_case.h"
 
 namespace hawser {
@@ -15,7 +14,6 @@ using testing::Trained;
 // With sequence parallelism a complete MLP has as many FLOPs as a slice, on fewer rows; without it, as on one rank. Its
 // weights are sharded over the tensor ranks, and complete where they are gathered.
 TEST(TensorPlans, PlansCountWhatARankHasOfALayer) {
-  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
   models::ModelDescription whole = testing::divisible(testing::toy_description());
   const auto plan_of = [&](const comm::MeshSizes& mesh, const Division& division) {
     const nn::FlatSpecOf own(testing::own_spec);
@@ -47,7 +45,6 @@ TEST(TensorPlans, PlansCountWhatARankHasOfALayer) {
 // The bytes that a plan saves for backward, in all micro-batches: with a frozen base less than with everything
 // trainable, by what only frozen weights' gradients read, and the executor runs in that plan.
 TEST(TensorPlans, AFrozenBaseSavesLess) {
-  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
   models::ModelDescription d = testing::toy_description();
   for (models::BlockDescription& block : d.blocks) block.attention.adapters = {{block.attention.q, 3, 2.0}};
   const auto saved_bytes = [&](const models::Model& model) {
@@ -79,9 +76,8 @@ TEST(TensorPlans, AFrozenBaseSavesLess) {
 
 // What the mesh test compares would differ with other random numbers.
 TEST(TensorPlans, DropoutFollowsTheSeed) {
-  if (the_world->size() > 1) GTEST_SKIP() << "one rank is enough";
   const models::Model model(testing::toy_with_adapters(0.25)), none(testing::toy_with_adapters(0));
-  plan::LayoutChoices layout = testing::toy_layout({}, model);
+  plan::LayoutChoices layout = testing::toy_layout({.mesh = {.shard = the_world->size()}}, model);
   const Trained first = train(model, layout), again = train(model, layout), without = train(none, layout);
   layout.seed = 1;
   const Trained other = train(model, layout);
