@@ -288,9 +288,7 @@ class Proposer {
   // Where nothing fits because gradients are accumulated, the smallest batch may: one micro-batch per rank and step.
   void fit_or_reduce_batch(const models::Model& model) {
     wanted_batch_ = recipe_.train.global_batch_size;
-    const std::int64_t smallest = place_.world /
-                                  (recipe_.parallel.context_parallel_degree * recipe_.parallel.tensor_parallel_degree) *
-                                  recipe_.train.micro_batch_size;
+    const std::int64_t smallest = recipe_.parallel.data_ranks(place_.world) * recipe_.train.micro_batch_size;
     if (fixed("train.global_batch_size") || smallest >= wanted_batch_) return fit_or_train_adapter(model);
     const Recipe wanted = recipe_;
     const RecipeNotes notes = notes_;

@@ -205,10 +205,8 @@ int bench_step(const BenchStepOptions& options) {
     profile::document_lengths(documents, recipe.data.sequence_length, plan::packing_of(recipe.data).max_documents, 0);
   });
   const int world = world_size(options.common, default_ranks(recipe, DeviceChoice::cpu, 0));
-  if (!recipe.places.contains("train.global_batch_size"))  // one sequence for each group of data ranks
-    recipe.train.global_batch_size =
-        std::max(1, world / (recipe.parallel.context_parallel_degree * recipe.parallel.tensor_parallel_degree)) *
-        recipe.train.micro_batch_size;
+  if (!recipe.places.contains("train.global_batch_size"))  // one micro-batch
+    recipe.train.global_batch_size = recipe.parallel.data_ranks(world) * recipe.train.micro_batch_size;
   engine::RankDevice device;
   if (accepted(recipe, {"run.device"})) collect(of_recipe, [&] { device = device_of(recipe, world); });
   engine::OpenModel model;

@@ -282,9 +282,7 @@ Recipe recipe_of_model(const PlanOptions& options, std::string& assumed, Problem
   if (!recipe.places.contains("train.global_batch_size")) {
     const std::vector<int>& counts = options.common.rank_counts;
     const int most = counts.empty() ? default_ranks(recipe, recipe.run.device) : *std::ranges::max_element(counts);
-    const ParallelRecipe& parallel = recipe.parallel;
-    const int data_ranks = std::max(1, most / (parallel.context_parallel_degree * parallel.tensor_parallel_degree));
-    recipe.train.global_batch_size = data_ranks * recipe.train.micro_batch_size;
+    recipe.train.global_batch_size = recipe.parallel.data_ranks(most) * recipe.train.micro_batch_size;
     assume("train.global_batch_size", cat(recipe.train.global_batch_size));
   }
   if (!recipe.places.contains("memory.activation_checkpointing")) {

@@ -396,7 +396,7 @@ void check_mesh(const Recipe& recipe, int world, Problems& problems) {
   const ParallelRecipe& parallel = recipe.parallel;
   const int context = parallel.context_parallel_degree;
   const int model = parallel.tensor_parallel_degree * parallel.pipeline_parallel_degree;
-  const int inner = model * context;
+  const int inner = parallel.ranks_of_a_data_rank();
   const auto add = [&](const char* key, Problem problem) {
     problem.file = file_of(recipe, key);
     problem.at = at(recipe, key);
@@ -435,9 +435,7 @@ void check_mesh(const Recipe& recipe, int world, Problems& problems) {
 
 void check_layout(const Recipe& recipe, int world, Problems& problems) {
   check_mesh(recipe, world, problems);
-  const ParallelRecipe& parallel = recipe.parallel;
-  const int inner =
-      parallel.tensor_parallel_degree * parallel.pipeline_parallel_degree * parallel.context_parallel_degree;
+  const int inner = recipe.parallel.ranks_of_a_data_rank();
   if (world < 1 || world % inner != 0) return;  // reported above
   const std::int64_t data_ranks = world / inner;
   const std::int64_t step = data_ranks * recipe.train.micro_batch_size;

@@ -79,6 +79,13 @@ struct ParallelRecipe {
   int expert_parallel_degree = 1;
   int prefetch = 1;  // units gathered ahead of use
   GradientAccumulation gradient_accumulation = GradientAccumulation::sharded;
+
+  // Ranks that have the same sequences: tensor x context x pipeline.
+  int ranks_of_a_data_rank() const {
+    return tensor_parallel_degree * context_parallel_degree * pipeline_parallel_degree;
+  }
+  // At least 1, also where `world` ranks are too few for the degrees.
+  int data_ranks(int world) const { return std::max(1, world / ranks_of_a_data_rank()); }
 };
 
 struct MemoryRecipe {

@@ -18,6 +18,7 @@ bool divides(std::int64_t count, std::int64_t parts) {
   return count % parts == 0;
 }
 
+// Consecutive tensor ranks that have equal key-value heads: more than 1 if there are fewer heads than ranks.
 int copies_of(std::int64_t kv_heads, int ranks) {
   return std::max(1, ranks / static_cast<int>(kv_heads));
 }
@@ -71,11 +72,6 @@ bool all_divide(const std::vector<Divided>& blocks, int ranks) {
 }
 
 }  // namespace
-
-int kv_copies(const ModelDescription& whole, const RankShare& share) {
-  if (!share.modules.attention || whole.blocks.empty()) return 1;
-  return copies_of(whole.blocks.front().attention.kv_heads, share.tensor.count);
-}
 
 void check_share(const ModelDescription& whole, const RankShare& share, const Problem& place, Problems& problems) {
   const int ranks = share.tensor.count;

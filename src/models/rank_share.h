@@ -7,7 +7,7 @@
 //   const RankShare share{.tensor = {.index = 1, .count = 2}};
 //   check_share(whole, share, place, problems);      // the sizes divide
 //   const Model model(whole, spec_of, share);        // 16 heads from the 17th on, 4 key-value heads, 7,168 channels;
-//                                                    // 16,001 rows of the vocabulary, the last of which is padding
+//                                                    // 16,016 rows of the vocabulary, the last 31 of them padding
 //
 // Norms, biases that are added after a sum, routers, experts and heads for classification are copies on every tensor
 // rank. All tensor ranks have tensors of equal sizes, so that one plan serves them all.
@@ -38,12 +38,10 @@ struct RankShare {
   bool operator==(const RankShare&) const = default;
 };
 
-// Consecutive tensor ranks that have equal key-value heads: more than 1 if there are fewer heads than ranks.
-int kv_copies(const ModelDescription& whole, const RankShare& share);
-
 // Adds a problem if tensor ranks cannot divide the heads, the key-value heads (or these the ranks) or the inner
-// channels, with the degrees nearest to the share's that can. `place`: of what says the degree, and as its hint the
-// words before a degree, "parallel.tensor_parallel_degree: ".
+// channels, with the degrees nearest to the share's that can; if a rank would have no row of the vocabulary; or if only
+// some blocks would have copies of key-value heads. `place`: of what says the degree, and as its hint the words before
+// a degree, "parallel.tensor_parallel_degree: ".
 void check_share(const ModelDescription& whole, const RankShare& share, const Problem& place, Problems& problems);
 
 // The description of what the rank has. The sizes divide (check_share). With one tensor rank it is `whole`.

@@ -7,7 +7,7 @@
 //   const TensorView norm = ctx.temp(ctx.dtype(), x.shape());           // bytes of the arena, planned before the run
 //   const TensorView rstd = ctx.temp(DType::f32, {ctx.rows().residual});
 //   ops::rms_norm_forward(ctx.compute(), {.x = x, .weight = weight, .y = norm, .rstd = rstd});
-//   const auto rows = ctx.seams().redistribute->gather(ctx, norm, needed);  // other ranks' rows, if there are any
+//   const auto rows = ctx.seams().redistribute->gather(ctx, norm, Redistribute::Rows::together);  // of all ranks
 //
 // and of its backward, for each parameter:
 //

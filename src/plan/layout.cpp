@@ -231,10 +231,11 @@ void check_fp8_sizes(const models::Model& model, const Recipe& recipe) {
 
 Parallelism parallelism_of(const Recipe& recipe, int world) {
   const ParallelRecipe& p = recipe.parallel;
+  const models::RankShare share = share_of(p, 0);
   const int data_and_context = world / p.pipeline_parallel_degree / p.tensor_parallel_degree;
   Parallelism parallelism{.mesh = comm::mesh_sizes(data_and_context, p.hybrid_shard_degree, p.context_parallel_degree),
-                          .tensor_modules = tensor_modules_of(p),
-                          .sequence_parallel = p.sequence_parallel && p.tensor_parallel_degree > 1};
+                          .tensor_modules = share.modules,
+                          .sequence_parallel = share.sequence_parallel};
   parallelism.mesh.tensor = p.tensor_parallel_degree;
   parallelism.mesh.pipeline = p.pipeline_parallel_degree;
   return parallelism;
@@ -251,15 +252,11 @@ std::string tensor_text(const Parallelism& parallelism) {
              parallelism.sequence_parallel ? ", sequence parallel" : "");
 }
 
-models::TensorModules tensor_modules_of(const ParallelRecipe& recipe) {
-  const auto has = [&](const char* name) { return std::ranges::count(recipe.tensor_parallel_modules, name) > 0; };
-  return {.attention = has("attention"), .mlp = has("mlp"), .vocabulary = has("vocabulary")};
-}
-
 models::RankShare share_of(const ParallelRecipe& recipe, int rank) {
   const int ranks = recipe.tensor_parallel_degree;
+  const auto has = [&](const char* name) { return std::ranges::count(recipe.tensor_parallel_modules, name) > 0; };
   return {.tensor = {.index = rank % ranks, .count = ranks},  // innermost (comm::Mesh)
-          .modules = tensor_modules_of(recipe),
+          .modules = {.attention = has("attention"), .mlp = has("mlp"), .vocabulary = has("vocabulary")},
           .sequence_parallel = recipe.sequence_parallel && ranks > 1};
 }
 

@@ -177,10 +177,7 @@ Parallelism parallelism_of(const Recipe& recipe, int world);
 // "tensor 8, sequence parallel", or "tensor 8 of mlp and vocabulary, sequence parallel"; "" without tensor ranks.
 std::string tensor_text(const Parallelism& parallelism);
 
-// parallel.tensor_parallel_modules.
-models::TensorModules tensor_modules_of(const ParallelRecipe& recipe);
-
-// What a rank has of the model, as the keys say it: share_of(parallelism_of(recipe, world), rank) in any world.
+// What a rank has of the model, as the keys say it. Tensor ranks have consecutive numbers in every world.
 models::RankShare share_of(const ParallelRecipe& recipe, int rank);
 
 // run.deterministic if it is set; otherwise true on the CPU and false on CUDA, where it costs time and, in attention's

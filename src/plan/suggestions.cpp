@@ -392,9 +392,8 @@ std::optional<FittingRanks> Forecaster::fitting_ranks() const {
        world <= (target_.cuda ? kMaxGpus : kMaxProcesses); world *= 2) {
     for (const Recipe& base : {recipe_, sharded}) {
       Recipe recipe = base;
-      const int data_ranks = std::max(1, world / inner / recipe.parallel.context_parallel_degree);
       recipe.train.global_batch_size =
-          round_up(recipe.train.global_batch_size, data_ranks * recipe.train.micro_batch_size);
+          round_up(recipe.train.global_batch_size, recipe.parallel.data_ranks(world) * recipe.train.micro_batch_size);
       Problems problems;
       check_layout(recipe, world, problems);
       if (!problems.empty()) continue;

@@ -1,6 +1,8 @@
 // The toy model on two or four tensor ranks.
 #pragma once
 
+#include <algorithm>
+
 #include "models/rank_share.h"
 #include "support/toy.h"
 
@@ -45,8 +47,9 @@ inline models::RankShare share_of(const Division& division, int part, int parts)
           .sequence_parallel = division.sequence_parallel};
 }
 
+// comm::MeshSizes::kv_copies: there are fewer key-value heads than `parts` tensor ranks if it is more than 1.
 inline int kv_copies(const models::ModelDescription& whole, int parts) {
-  return models::kv_copies(whole, share_of({}, 0, parts));
+  return std::max(1, parts / static_cast<int>(whole.blocks.front().attention.kv_heads));
 }
 
 // Part `part` of `parts`, with the layers that each rank has all of.

@@ -31,8 +31,8 @@ struct ProjectionGradients {
 // The loss of these logits. h [RowCounts::residual, C], labels of RowCounts::full rows; the Redistribute seam gathers h
 // and sums dh, in one order on all ranks. Every rank adds the complete loss to views.sum. dh: the gradient of h; empty:
 // only the loss. bf16 gradients of W and b are summed in float32 over the chunks of rows. All ranks have the same
-// chunks: equally many rows in each, whose float32 logits of a rank's columns take at most `logit_bytes`, or 32. The logits of a
-// chunk are written once, and one TensorReduce::gather exchanges its statistics.
+// chunks: as few as keep the float32 logits of a rank's columns within `logit_bytes`, or have 32 rows, and equally
+// long. The logits of a chunk are written once, and one TensorReduce::gather exchanges its statistics.
 void sliced_loss(LayerContext&, const SlicedProjection& projection, const TensorView& h, const TensorView& dh,
                  const LossViews& views, const ProjectionGradients& gradients);
 

@@ -13,9 +13,10 @@ namespace hawser::parallel {
 
 class TensorParallel : public nn::Redistribute {
  public:
-  // Pieces of at least a given number of rows: a GEMM of fewer would not fill a GPU.
-  static constexpr std::int64_t kPieceRows = 2048;
-  static constexpr std::int64_t kPieces = 4;
+  static constexpr std::int64_t kPieceRows = 2048;  // a GEMM of fewer does not fill a GPU
+  static constexpr std::int64_t kPieces = 4;        // at most
+
+  // `piece_rows`: a sum has fewer pieces than kPieces where they would have fewer rows.
 
   explicit TensorParallel(comm::Group& group, std::int64_t piece_rows = kPieceRows)
       : group_(group), piece_rows_(piece_rows) {}

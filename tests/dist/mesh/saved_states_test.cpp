@@ -1,6 +1,6 @@
-// States that one mesh saves and another loads, to the bit, and the loss of the step after them. Tensor ranks have a tied
-// table and a bias of the head, whose vocabulary of 67 has padding on the last one, and adapters of sliced Linears.
-// Replicas without shards have float32 weights and moments beside complete weights in bf16.
+// States that one mesh saves and another loads, to the bit, and the loss of the step after them. Tensor ranks have a
+// tied table and a bias of the head, whose vocabulary of 67 has padding on the last one, and adapters of sliced
+// Linears. Replicas without shards have float32 weights and moments beside complete weights in bf16.
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/root.h"

@@ -39,8 +39,8 @@ struct TensorCase {
   models::ModelDescription whole;
   nn::FlatSpecOf spec = nn::FlatSpecOf(own_spec);
   std::shared_ptr<const optim::Optimizer> optimizer = toy_adamw();
-  // The default is three steps. `first_step`: one step, whose gradients are compared tensor by tensor. `second_step`: two
-  // steps, whose first moments are compared tensor by tensor. B of LoRA is 0 in the first step, and A has its first
+  // The default is three steps. `first_step`: one step, whose gradients are compared tensor by tensor. `second_step`:
+  // two steps, whose first moments are compared tensor by tensor. B of LoRA is 0 in the first step, and A has its first
   // gradient in the second.
   bool first_step = false, second_step = false;
 

@@ -324,8 +324,8 @@ std::vector<TensorCase> layers_that_are_not_sliced() {
 }
 INSTANTIATE_TEST_SUITE_P(LayersThatAreNotSliced, Tensor, ::testing::ValuesIn(layers_that_are_not_sliced()), CaseName());
 
-// Complete weights of which ranks update shards, gradients that are reduced once in a step, and replicas without shards,
-// where the tensor ranks still shard what all of them have.
+// Complete weights of which ranks update shards, gradients that are reduced once in a step, and replicas without
+// shards, where the tensor ranks still shard what all of them have.
 std::vector<TensorCase> other_shards() {
   std::vector<TensorCase> out;
   const int world = the_world->size();
