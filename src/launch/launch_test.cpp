@@ -16,6 +16,7 @@
 #include "launch/launcher_environment.h"
 #include "launch/local.h"
 #include "launch/mpirun_output.h"
+#include "launch/process_session.h"
 #include "launch/scratch.h"
 #include "launch/stop.h"
 #include "launch/stop_page.h"
@@ -381,6 +382,20 @@ TEST(StopSignals, TheFirstIsARequest) {
   signal(SIGINT, SIG_DFL);
   signal(SIGTERM, SIG_DFL);
   signal(SIGUSR1, SIG_DFL);
+}
+
+TEST(Launch, TheStateOfAProcessIsWhatTheKernelSays) {
+  const pid_t child = fork();
+  if (child == 0) {
+    raise(SIGSTOP);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  EXPECT_EQ(process_state(child).substr(0, 11), "T (stopped)");
+  kill(child, SIGKILL);
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(process_state(child), "");
 }
 
 }  // namespace launch_test

@@ -334,12 +334,18 @@ class Supervisor {
   void take_status(int status) { status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
   void end_all() {
+    if (gave_up_) return;
     int status = -1;
     const std::vector<pid_t> left = end_session(child_, kPatience, &status);
     if (status != -1) take_status(status);
     if (!status_) take_status(SIGKILL);
-    for (const pid_t pid : left)
-      print(cat("process ", pid, " does not exit after SIGKILL; check for a hung disk or network file system"));
+    for (const pid_t pid : left) {
+      const std::string state = process_state(pid);
+      print(cat("process ", pid,
+                " does not exit after SIGKILL; check for a hung disk or network file system; its state is ",
+                state.empty() ? "unknown" : state));
+    }
+    gave_up_ = !left.empty();
   }
 
   // mpirun is gone; its last output and that of the ranks may still be in the pipe.
@@ -390,6 +396,7 @@ class Supervisor {
   int late_ = 0;                               // ranks that did not start in time
   std::optional<Clock::time_point> ended_at_;  // all ranks have done their work
   bool stuck_ = false;                         // and did not exit in time
+  bool gave_up_ = false;                       // a process did not exit after SIGKILL, and is not waited for again
 };
 
 }  // namespace

@@ -75,4 +75,17 @@ std::vector<pid_t> end_session(pid_t session, std::chrono::milliseconds patience
   }
 }
 
+std::string process_state(pid_t pid) {
+  const std::string folder = cat("/proc/", pid);
+  std::string state, place;
+  std::ifstream status(folder + "/status"), wchan(folder + "/wchan");
+  constexpr std::string_view kKey = "State:\t";
+  for (std::string line; state.empty() && std::getline(status, line);) {
+    if (line.starts_with(kKey)) state = line.substr(kKey.size());
+  }
+  std::getline(wchan, place);
+  const bool known = !state.empty() && !place.empty() && place != "0";
+  return state + (known ? " in " + place : "");
+}
+
 }  // namespace hawser

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <string>
 #include <vector>
 
 namespace hawser {
@@ -26,5 +27,9 @@ class Adoption {
 // Returns the processes that have not exited within `patience`: they are blocked in the kernel, for example on a hung
 // disk. `leader_status`, if not null, receives the wait status of the session leader if this call reaps it.
 std::vector<pid_t> end_session(pid_t session, std::chrono::milliseconds patience, int* leader_status = nullptr);
+
+// What the kernel says that a process does, and where in the kernel if it says that: "D (disk sleep) in nfs_wait_bit".
+// Empty if the process is gone.
+std::string process_state(pid_t pid);
 
 }  // namespace hawser

@@ -53,6 +53,13 @@ bool says(const Ended& ended, const std::string& part) {
   return count(ended.err, part) == 1;
 }
 
+// The machine stands still, which happens where several share a disk: no test of seconds counts then.
+bool kernel_keeps_a_process(const Ended& ended) {
+  if (count(ended.err, "does not exit after SIGKILL") == 0) return false;
+  std::cout << "not counted: " << ended.err;
+  return true;
+}
+
 // Write end of a pipe that is full and that no process reads.
 class FullPipe {
  public:
@@ -226,6 +233,7 @@ TEST(Interrupt, OfACommandThatSavesNothingEndsIt) {
       pause_ms(static_cast<int>(1000 * patient(0.7)));
       kill(going.pid(), signal);
       const Ended ended = going.wait(20);
+      if (kernel_keeps_a_process(ended)) continue;
       EXPECT_EQ(ended.code, 130) << ended.err;
       EXPECT_LT(ended.seconds, patient(3));
       EXPECT_EQ(ended.err, "hawser: interrupted\n");
