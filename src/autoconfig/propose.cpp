@@ -35,7 +35,9 @@ constexpr double kMaxEpochs = 3;
 constexpr double kEvaluations = 10;         // of a run, at most
 constexpr double kFewEvaluated = 12;        // all held-out text if its batches are at most the steps / this
 constexpr std::int64_t kMaxEvaluated = 32;  // batches of an evaluation; assumed for all held-out text
-constexpr double kShareOfFree = 0.9;        // of free memory: other processes may need some
+constexpr const char* kContext = "parallel.context_parallel_degree";
+constexpr const char* kTensor = "parallel.tensor_parallel_degree";
+constexpr double kShareOfFree = 0.9;  // of free memory: other processes may need some
 
 std::string tokens_text(double tokens) {
   return tokens < 10000 ? cat(std::llround(tokens)) : format_count(tokens);
@@ -59,6 +61,7 @@ class Proposer {
     choose_data(model);
     choose_precision();
     choose_training(model);
+    share_sequences(model);
     Problems layout;
     check_layout(recipe_, place_.world, layout);
     layout.throw_if_any();
@@ -285,6 +288,32 @@ class Proposer {
     }
   }
 
+  // A batch of fewer sequences than ranks: context or tensor ranks share each one.
+  void share_sequences(const models::Model& model) {
+    ParallelRecipe& parallel = recipe_.parallel;
+    const ParallelRecipe wanted = parallel;
+    if (!may_share_sequences(recipe_, place_.world)) return;
+    for (int ranks = 2; ranks <= place_.world; ++ranks) {
+      for (const auto& [context, tensor] : {std::pair(ranks, 1), std::pair(1, ranks)}) {
+        parallel.context_parallel_degree = context;
+        parallel.tensor_parallel_degree = tensor;
+        if (!laid_out(model)) continue;
+        const std::string batch = plural(recipe_.train.global_batch_size, "sequence");
+        why(context > 1 ? kContext : kTensor, cat("a step has ", batch, ", which ", place_.world / ranks,
+                                                  " data ranks divide and ", place_.world, " do not"));
+        return;
+      }
+    }
+    parallel = wanted;
+  }
+
+  bool laid_out(const models::Model& model) const {
+    Problems problems;
+    check_layout(recipe_, place_.world, problems);
+    models::check_share(model.whole(), plan::share_of(recipe_.parallel, 0), {}, problems);
+    return problems.empty();
+  }
+
   // Where nothing fits because gradients are accumulated, the smallest batch may: one micro-batch per rank and step.
   void fit_or_reduce_batch(const models::Model& model) {
     wanted_batch_ = recipe_.train.global_batch_size;
@@ -389,9 +418,10 @@ class Proposer {
                                                   : ", the size predicted to be fastest"));
     }
     if (place_.world > 1) {
-      if (!fixed("parallel.tensor_parallel_degree") && recipe_.parallel.tensor_parallel_degree > 1) {
-        why("parallel.tensor_parallel_degree",
-            "ranks share the matrices of each layer: predicted to be the fastest layout that fits");
+      const bool tensor_changed = before.parallel.tensor_parallel_degree != recipe_.parallel.tensor_parallel_degree;
+      const bool context_changed = before.parallel.context_parallel_degree != recipe_.parallel.context_parallel_degree;
+      if (tensor_changed && recipe_.parallel.tensor_parallel_degree > 1) {
+        why(kTensor, "ranks share the matrices of each layer: predicted to be the fastest layout that fits");
       }
       if (!fixed("parallel.hybrid_shard_degree")) {
         why("parallel.hybrid_shard_degree",
@@ -400,11 +430,10 @@ class Proposer {
                       " ranks: minimum memory")
                 : std::string("predicted to be the fastest layout that fits"));
       }
-      if (!fixed("parallel.context_parallel_degree")) {
-        why("parallel.context_parallel_degree",
-            recipe_.parallel.context_parallel_degree == 1
-                ? std::string("a full sequence fits on one rank: ranks process different sequences")
-                : std::string("ranks share each sequence: predicted to be the fastest layout that fits"));
+      if (!fixed(kContext) && (context_changed || recipe_.parallel.context_parallel_degree == 1)) {
+        why(kContext, recipe_.parallel.context_parallel_degree == 1
+                          ? std::string("a full sequence fits on one rank: ranks process different sequences")
+                          : std::string("ranks share each sequence: predicted to be the fastest layout that fits"));
       }
     }
     if (before.parallel.gradient_accumulation != recipe_.parallel.gradient_accumulation) {

@@ -78,13 +78,20 @@ UsualRate usual_learning_rate(const Recipe& recipe, std::int64_t parameters) {
       cat(scratch ? "from scratch" : "fine-tuning", ": common for ", format_count(double(parameters)), " parameters")};
 }
 
+bool may_share_sequences(const Recipe& recipe, int world) {
+  return recipe.train.global_batch_size < world * recipe.train.micro_batch_size &&
+         !recipe.places.contains("parallel.context_parallel_degree") &&
+         !recipe.places.contains("parallel.tensor_parallel_degree");
+}
+
 namespace {
 
 void check_requested_layout(const Recipe& recipe, const std::string& named, Problems& problems) {
   try {
     const int gpus = usable_gpus(recipe);
     const int world = choose_ranks(recipe, choose_target(recipe, named, gpus), gpus);
-    const auto check = recipe.places.contains("train.global_batch_size") ? check_layout : check_mesh;
+    const bool proposed = !recipe.places.contains("train.global_batch_size") || may_share_sequences(recipe, world);
+    const auto check = proposed ? check_mesh : check_layout;
     check(recipe, world, problems);
   } catch (const UserError& error) {  // of the target
     problems.add_lines(error.what());

@@ -32,6 +32,10 @@ UsualRate usual_learning_rate(const Recipe& recipe, std::int64_t parameters);
 // output folders and, if there are problems or `problems` has some, its data (else `propose` reports them).
 void check_requested(Recipe recipe, const std::string& target, Problems& problems);
 
+// Whether the batch, set by the user, has fewer sequences than `world` ranks need, and the degrees that let ranks share
+// a sequence are left to the proposal.
+bool may_share_sequences(const Recipe& recipe, int world);
+
 // Opens the recipe's model with the recipe's changes. If there are problems, of the model or those passed in, adds
 // those of the target and the layout, too; the batch counts only if the user set it, because `propose` chooses it.
 engine::OpenModel open_requested(const Recipe& recipe, const std::string& target, Problems& problems);

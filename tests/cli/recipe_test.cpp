@@ -52,6 +52,16 @@ TEST_F(RecipeInit, WorksWithPlanPrepareAndFitUnchanged) {
   }
 }
 
+// A batch of fewer sequences than ranks: ranks share each sequence.
+TEST_F(RecipeInit, RanksShareSequencesOfASmallBatch) {
+  write("data.jsonl", testing::forty_documents());
+  const auto recipe = init("--model " + tiny("gqa") +
+                           " --data data.jsonl --ranks 4 --set train.steps=2 --set train.global_batch_size=2");
+  EXPECT_EQ(recipe["parallel"]["context_parallel_degree"], 2);
+  EXPECT_NE(text().find("a step has 2 sequences, which 2 data ranks divide and 4 do not"), std::string::npos) << text();
+  goes("fit recipe.yaml");
+}
+
 // The short recipe plans, prepares and trains like the long one. Its report tells defaults by their values, also those
 // that the long recipe has.
 TEST_F(RecipeInit, TheShortRecipeIsTheSameRun) {
