@@ -279,9 +279,11 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
              with_commas(recipe.data.sequence_length), " tokens per step\n");
   out += devices_text(world, target);
   const std::string tensor = tensor_text(layout);
+  const int copies = layout.shards() ? layout.mesh.shard_ranks(Domain::replicated) : 1;
   out += cat("layout: ", tensor, tensor.empty() ? "" : ", ", "context ", layout.mesh.context, ", ",
              layout.shard_policy == ShardPolicy::parameters ? "parameters " : "optimizer state ",
              layout.parts() > 1 ? cat("sharded over ", layout.parts()) : std::string("unsharded"), ", ",
+             copies > layout.parts() ? cat("copies on tensor ranks over ", copies, ", ") : "",
              layout.mesh.replicas() > 1 ? cat(layout.mesh.replicas(), " replicas, ") : "",
              layout.mesh.pipeline > 1 ? cat(layout.mesh.pipeline, " pipeline stages, ") : "",
              plural(layout.micro_batches, "micro-batch", "micro-batches"), " of ",
