@@ -134,7 +134,8 @@ inline std::vector<std::string> keys_of(Feature feature) {
       // Gradients of adapters are small at first.
       return {"adapter.kind=lora", "adapter.rank=3", "adapter.dropout=0.25", "optimizer.epsilon=1e-3"};
     case Feature::fp8:
-      return {"precision.compute=fp8"};
+      // The first step is replayed: with a scale of its largest value some value of another pass is beyond it.
+      return {"precision.compute=fp8", "precision.fp8.saturation_limit=1e-6"};
     case Feature::local:
       return {"parallel.gradient_accumulation=local"};
     case Feature::clipping:
@@ -199,8 +200,8 @@ inline Recipe on_one(Recipe recipe, const RecipeCase& c, const std::string& outp
 struct RunOutcome {
   std::vector<double> losses, norms;
   double validation = 0;
-  Tensors first, last;  // states after the first step, and after the last one
-  std::int64_t replays = 0;
+  Tensors first, last;       // states after the first step, and after the last one
+  std::int64_t replays = 0;  // of the first step
   auto fields() { return std::tie(losses, norms, validation, first, last, replays); }
 };
 
@@ -227,7 +228,7 @@ inline RunOutcome outcome_of(const std::string& output, const train::FitResult& 
     if (!json.contains("loss") || !json.contains("grad_norm")) continue;
     out.losses.push_back(json["loss"]);
     out.norms.push_back(json["grad_norm"]);
-    out.replays += json.value("replays", std::int64_t{0});
+    if (out.losses.size() == 1) out.replays = json.value("replays", std::int64_t{0});
   }
   const auto at = [&](std::size_t step) { return fmt::format("{}/checkpoints/step-{:08}", output, step); };
   out.first = states_of_checkpoint(at(1));

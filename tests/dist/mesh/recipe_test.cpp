@@ -89,17 +89,19 @@ void expect_like_one_rank(const RunOutcome& mesh, const RunOutcome& one) {
   EXPECT_LT(std::sqrt(moved), 1e-5 * std::sqrt(weights));
 }
 
-// What a mesh changes of an FP8 run is less than a quarter of what FP8 changes. A value that rounds to the other side
-// may route a token to another expert: of models with experts only the first step is compared.
+// What a mesh changes of the first step of an FP8 run, which is replayed, is less than a quarter of what FP8 changes.
+// Ranks may replay a step more or less often than one rank, since the share of saturated values is that of the rank with
+// the most, and a value that rounds to the other side may route a token to another expert: later losses are close.
 void expect_like_one_rank_in_fp8(const RecipeCase& c, const RunOutcome& mesh, const RunOutcome& one) {
   RecipeCase exact = c;
   std::erase(exact.features, Feature::fp8);
   const RunOutcome& f32 = of_one_rank(exact);
   ASSERT_EQ(mesh.losses.size(), one.losses.size());
-  const std::size_t steps = c.model == RecipeModel::experts ? 1 : one.losses.size();
-  for (std::size_t step = 0; step < steps; ++step) {
-    EXPECT_NEAR(mesh.losses[step], one.losses[step], 1e-3 * one.losses[step]);
+  for (std::size_t step = 0; step < one.losses.size(); ++step) {
+    EXPECT_NEAR(mesh.losses[step], one.losses[step], (step == 0 ? 1e-3 : 3e-2) * one.losses[step]);
   }
+  EXPECT_GT(mesh.replays, 0);
+  EXPECT_GT(one.replays, 0);
   EXPECT_NE(one.losses[0], f32.losses[0]);
   double from_one = 0, from_exact = 0;
   for (const auto& [name, values] : one.first) {
