@@ -22,7 +22,9 @@ using testing::make_test_layout;
 void expect_tight(const models::Model& model, LayoutOptions options, const char* name, double max = 1.03) {
   for (const auto checkpointing : testing::kPolicies) {
     options.checkpointing = checkpointing;
-    const plan::LayoutChoices layout = make_test_layout(options, model);
+    plan::LayoutChoices layout = make_test_layout(options, model);
+    // Temporaries of bf16 attention on a CPU have other sizes where it has bf16 units.
+    if (options.compute == DType::bf16) layout.device = DeviceKind::cuda;
     const plan::RankPlan plan = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
     const auto& placement = plan.buffers.placement;
     const double ratio = static_cast<double>(placement.bytes) / static_cast<double>(placement.live_bytes);
