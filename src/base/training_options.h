@@ -8,7 +8,8 @@ namespace hawser {
 enum class DeviceChoice { automatic, cpu, cuda };
 enum class Packing { documents, chunks };            // separate documents with masks | one token stream
 enum class LongDocuments { split, truncate, drop };  // documents longer than a sequence, with Packing::documents
-enum class ContextComm { all_gather };               // planned: ring, all_to_all, automatic
+// How the ranks that share a sequence exchange keys and values. hybrid: all_to_all in groups, and a ring of groups.
+enum class ContextComm { all_gather, ring, all_to_all, hybrid, automatic };
 // What the ranks that share a copy of the model shard.
 enum class ShardPolicy {
   parameters,  // weights, master weights, moments and reduced gradients: FSDP, ZeRO-3

@@ -17,18 +17,19 @@ std::int64_t BatchShape::chunk_length() const {
 }
 
 BatchSizes batch_sizes(const PackingPlan& packing, std::int64_t sequences, int context,
-                       std::optional<int> context_chunks) {
+                       std::optional<int> context_chunks, int context_heads) {
   BatchSizes sizes{.sequences = sequences,
                    .sequence_length = packing.sequence_length,
                    .max_documents = packing.max_documents,
-                   .context = context};
-  if (sizes.context == 1) return sizes;
+                   .context = context,
+                   .context_heads = context_heads};
+  if (sizes.ring() == 1) return sizes;
   const bool zigzag = !context_chunks && packing.pack == Packing::chunks;
   sizes.split = zigzag ? SequenceSplit::zigzag : SequenceSplit::by_work;
   sizes.chunks_per_rank = zigzag ? 2 : context_chunks.value_or(4);
   // With more chunks, short sequences would be mostly padding.
   constexpr std::int64_t kMinChunk = 64;
-  if (!zigzag && !context_chunks && sizes.sequence_length >= 16 * sizes.context * kMinChunk) {
+  if (!zigzag && !context_chunks && sizes.sequence_length >= 16 * sizes.ring() * kMinChunk) {
     sizes.chunks_per_rank = 16;
     sizes.together = 4;
   }

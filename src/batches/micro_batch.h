@@ -57,11 +57,12 @@ struct BatchShape : BatchSizes {
   std::int64_t global_rows() const { return sequences * padded_length(); }
 };
 
-// The sizes of micro-batches of `sequences` over `context` ranks. Packed documents are split by work, in 4 chunks per
-// rank, or 16 in groups of 4 if each has 64 rows or more; Packing::chunks uses zig-zag. `context_chunks`
-// overrides the number of chunks, and then splits by work. With one context rank there is one chunk.
+// The sizes of micro-batches of `sequences` over `context` ranks, of which `context_heads` have the rows of one rank of
+// the ring. Packed documents are split by work, in 4 chunks per rank of the ring, or 16 in groups of 4 if each has 64
+// rows or more; Packing::chunks uses zig-zag. `context_chunks` overrides the number of chunks, and then splits by work.
+// With one rank of the ring there is one chunk.
 BatchSizes batch_sizes(const PackingPlan& packing, std::int64_t sequences, int context,
-                       std::optional<int> context_chunks = {});
+                       std::optional<int> context_chunks = {}, int context_heads = 1);
 
 // Segments, and `complete` and `by_source`, are those of attention: of the rank's ring index, with
 // BatchShape::attention_rows() rows. All else is of this rank's rows.

@@ -40,6 +40,7 @@ void print_json(const profile::BenchResult& result, const profile::DocumentMix& 
                               {"model_flops_per_second", result.model_flops_per_second},
                               {"planned_bytes", result.planned_bytes},
                               {"activation_checkpointing", result.checkpointing},
+                              {"context_comm", result.context},
                               {"attention_imbalance", result.imbalance},
                               {"loss", result.loss}};
   if (documents.kind != profile::DocumentMix::Kind::one) {
@@ -107,6 +108,7 @@ void print_table(const profile::BenchResult& result, const Recipe& recipe, const
   if (recipe.parallel.context_parallel_degree > 1) {
     std::snprintf(text, sizeof text, "%.3f (maximum work of a rank / mean)", result.imbalance);
     row("attention imbalance", text);
+    row("context parallelism", cat(recipe.parallel.context_parallel_degree, " ranks by ", result.context));
   }
   row("seconds per step", cat(format_seconds(result.step_seconds), " (median of ", result.steps.size(), ": ",
                               format_seconds(*std::ranges::min_element(result.steps)), " to ",
@@ -235,6 +237,7 @@ int bench_step(const BenchStepOptions& options) {
                                                                  .documents = documents,
                                                                  .threads = threads,
                                                                  .ranks_here = launched_as().local_ranks,
+                                                                 .warmup = options.warmup,
                                                                  .device = device,
                                                                  .profile = options.profile,
                                                                  .roofline = options.roofline,
@@ -273,8 +276,11 @@ void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_text(
       *command, "--documents", "MIX", options->documents,
       "packed documents: mean=TOKENS, or long=TOKENS for one among documents of about 1,024; default: one document");
-  add_number(*command, options->common, "--steps", 1, 1'000'000, "steps to time, after one warmup step; default 5",
+  add_number(*command, options->common, "--steps", 1, 1'000'000, "steps to time, after those of --warmup; default 5",
              [options](std::int64_t value) { options->steps = value; });
+  add_number(*command, options->common, "--warmup", 0, 1000,
+             "steps before those that are timed, with one-time work; default 1, 0 where a step takes minutes",
+             [options](std::int64_t value) { options->warmup = value; });
   add_number(*command, options->common, "--threads", 1, 1024, "CPU threads per rank; default: cores / ranks",
              [options](std::int64_t value) { options->threads = static_cast<int>(value); });
   add_switch(*command, "--profile", options->profile, "time by family of ops; always on for the CPU, slows down a GPU");

@@ -132,7 +132,8 @@ struct BenchStepOptions {
   std::int64_t sequence_length = 0;  // 0: not given
   std::string documents;             // "": one document per sequence
   std::int64_t steps = 0;            // 0: not given
-  int threads = 0;                   // 0: not given
+  std::int64_t warmup = 1;
+  int threads = 0;  // 0: not given
   bool profile = false;
   bool roofline = false;
   std::string trace;  // file to write; "": none

@@ -153,6 +153,8 @@ std::string saved_layout(const checkpoint::Checkpoint& checkpoint, Report& repor
     const bool shard = key == std::string("hybrid_shard_degree");
     if (*value != (shard ? 0 : 1)) text += cat(", ", key, " ", value->get<std::int64_t>());
   }
+  const std::string comm = parallel.value("context_comm", "all_gather");
+  if (parallel.value("context_parallel_degree", 1) > 1 && comm != "all_gather") text += ", context_comm " + comm;
   return text;
 }
 

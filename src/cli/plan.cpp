@@ -149,6 +149,12 @@ std::vector<std::string> changes_to_try(const Recipe& recipe, const plan::Target
     const int context = recipe.parallel.context_parallel_degree, shard = recipe.parallel.hybrid_shard_degree;
     out.push_back(cat("parallel.context_parallel_degree=", 2 * context));
     if (context > 1) out.push_back(cat("parallel.context_parallel_degree=", context / 2));
+    for (const auto& [comm, name] : {std::pair(ContextComm::all_gather, "all_gather"),
+                                     {ContextComm::ring, "ring"},
+                                     {ContextComm::all_to_all, "all_to_all"},
+                                     {ContextComm::hybrid, "hybrid"}}) {
+      if (context > 1 && comm != recipe.parallel.context_comm) out.push_back(cat("parallel.context_comm=", name));
+    }
     if (shard != 0 && shard != world) out.push_back("parallel.hybrid_shard_degree=0");
     if (world > 8 && shard != 8) out.push_back("parallel.hybrid_shard_degree=8");
     const bool local = recipe.parallel.gradient_accumulation == GradientAccumulation::local;
@@ -205,6 +211,9 @@ int plan_one(const Subject& subject, int world, const PlanOptions& options) {
     if (!out.fits()) facts.alternatives = forecaster.alternatives();
     return out;
   }();
+  if (recipe.parallel.context_comm == ContextComm::automatic && recipe.parallel.context_parallel_degree > 1) {
+    facts.context_forms = forecaster.context_forms();
+  }
   facts.disk = plan::disk_use(recipe, *model, forecast.layout, facts.steps.count, forecast.seconds);
   const bool here = target.is_this_cpu() || (target.cuda && cuda_info().devices > 0);
   if (here && !recipe.output.empty()) facts.free_disk = plan::free_disk(resolve_path(recipe, recipe.output));

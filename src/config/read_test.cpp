@@ -147,11 +147,12 @@ TEST_F(ReadRecipe, ShowsEveryUnknownKeyWithItsHint) {
 
 TEST_F(ReadRecipe, ReportsUnsupportedValues) {
   const std::string text = std::string(kSmallest) +
-                           "parallel: {context_comm: ring, pipeline_parallel_degree: 2, expert_parallel_degree: 8}\n"
+                           "parallel: {context_comm: tree, pipeline_parallel_degree: 2, expert_parallel_degree: 8}\n"
                            "precision: {compute: fp16}\n"
                            "memory: {activation_offload: true, optimizer_offload: true}\n";
   const std::string lines = errors(text);
-  EXPECT_NE(lines.find("r.yaml: not supported yet (expected all_gather, got ring) at parallel.context_comm, line 6"),
+  EXPECT_NE(lines.find("r.yaml: unknown value (expected all_gather, ring, all_to_all, hybrid or auto, got tree) at "
+                       "parallel.context_comm, line 6"),
             std::string::npos)
       << lines;
   EXPECT_NE(lines.find("not supported yet (expected 1, got 2) at parallel.pipeline_parallel_degree"),

@@ -71,7 +71,8 @@ struct ParallelRecipe {
   ShardPolicy sharding = ShardPolicy::parameters;
   int context_parallel_degree = 1;
   ContextComm context_comm = ContextComm::all_gather;
-  int context_chunks = 0;  // chunks of each sequence per rank; 0: 2 (zig-zag), packed batches 4 to 16
+  int context_all_to_all_degree = 0;  // ranks of a group of hybrid; 0: plan/context_form.h
+  int context_chunks = 0;             // chunks of each sequence per rank; 0: 2 (zig-zag), packed batches 4 to 16
   int tensor_parallel_degree = 1;
   bool sequence_parallel = true;
   std::vector<std::string> tensor_parallel_modules{kTensorModules.begin(), kTensorModules.end()};

@@ -80,7 +80,7 @@ std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch,
       of_mask.push_back(both_halves(segments, shape, shape.masks[m].mask));
     }
   }
-  if (shape.context_heads > 1) out->heads_index = heads_index(shape);
+  if (shape.context_heads > 1 && shape.sequences > 1) out->heads_index = heads_index(shape);
   if (shape.context == 1) return out;
   for (const auto& [mask, share] : shape.masks) {
     if (shape.ring() > 1) out->off_diagonal.push_back(off_diagonal_table(batch, shape, mask));

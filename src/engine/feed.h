@@ -12,7 +12,7 @@ namespace hawser::engine {
 // the index of each row in the gathered K buffer (nn::BatchViews::gather_index).
 std::shared_ptr<step::HostBatch> to_host_batch(const batches::MicroBatch& batch, const batches::BatchShape& shape);
 
-// Visible query-key pairs of the micro-batch per head; of two-dimensional context parallelism, this rank's part of
+// Visible query-key pairs of the micro-batch per head; with an all-to-all over heads, this rank's part of
 // them.
 double visible_pairs(const batches::MicroBatch& batch, const batches::BatchShape& shape,
                      const AttentionMask& mask = {});

@@ -9,6 +9,7 @@
 #include "io/json.h"
 #include "models/frozen_params.h"
 #include "models/param_groups.h"
+#include "plan/context_form.h"
 #include "plan/layout.h"
 
 namespace hawser::engine {
@@ -175,6 +176,13 @@ ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe, const s
 
 ModelChanges on_rank(ModelChanges changes, const Recipe& recipe, int rank) {
   if (!accepted(recipe, {"parallel.tensor_parallel_degree", "parallel.tensor_parallel_modules"})) return changes;
+  if (accepted(recipe,
+               {"parallel.context_parallel_degree", "parallel.context_comm", "parallel.context_all_to_all_degree"})) {
+    changes.describe = [before = changes.describe, recipe](models::ModelDescription& description, Problems& problems) {
+      if (before) before(description, problems);
+      plan::check_context_form(recipe, description, problems);
+    };
+  }
   changes.share = plan::share_of(recipe.parallel, rank);
   changes.share_place = problem_at(recipe, "parallel.tensor_parallel_degree");
   changes.share_place.hint = "parallel.tensor_parallel_degree: ";

@@ -160,7 +160,7 @@ std::int64_t Model::trainable_parameters() const {
 std::map<AttentionMask, int> Model::masks() const {
   std::map<AttentionMask, int> out;
   for (const auto& layer : layers_) {
-    if (const auto attention = layer->attention_shape()) ++out[attention->mask];
+    if (const auto mask = layer->attention_mask()) ++out[*mask];
   }
   return out;
 }
@@ -188,8 +188,8 @@ double Model::training_flops(const nn::RowCounts& rows, const std::function<doub
     }
   };
   for_each_layer([&](int number) {
-    const auto attention = layer(number).attention_shape();
-    (number < first ? below : forward) += layer(number).flops(rows, attention ? pairs(attention->mask) : 0.0);
+    const auto mask = layer(number).attention_mask();
+    (number < first ? below : forward) += layer(number).flops(rows, mask ? pairs(*mask) : 0.0);
   });
   // The GEMM of a matrix's gradient has as many FLOPs as its GEMM in forward.
   double frozen = 0;

@@ -11,7 +11,7 @@
 // Segment tables are those of ops/attention/attention.h. T is the number of rows of this rank, ordered by sequence,
 // then by chunk of the sequence. In shapes, `context` is the number of ranks of the context group.
 //
-// With two-dimensional context parallelism, U ranks (comm::MeshSizes::context_heads) have the same rows in attention,
+// With an all-to-all over heads, U ranks (comm::MeshSizes::context_heads) have the same rows in attention,
 // each some of the heads. A member of the ring is U ranks, the Ulysses group, so it has U T rows; the ring has R =
 // context / U members. Segment tables, gather_index and the members that say so are of these rows; without it, U = 1
 // and they are the rank's.
@@ -79,7 +79,7 @@ struct BatchViews {
   // are [R, 2, U T] (2: K, V). The index of its V row is greater by U T. Only with R > 1.
   TensorView gather_index;
   // i32 [U T]: for each row of this rank of the ring, in its order, the index of the row in [U, T]: the rows of its
-  // ranks, one after another. Only with U > 1.
+  // ranks, one after another. Only with U > 1 and several sequences; rows of one sequence are in this order.
   TensorView heads_index;
   TensorView logit_positions;  // i32 [rows]: rows whose logits are computed. Only with step::Purpose::logits
   // i32 [T]: the KV cache slot that the K and V of each row are written to, or ops::kNoRow (padding). k_begin of

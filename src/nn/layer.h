@@ -29,7 +29,6 @@ class Layer {
   // The tensors that the layer saves under a policy. Their number and order do not depend on the policy, nor on what is
   // trainable. What only the gradients of frozen parameters would read is not saved. `seams`: those
   // that the passes have in their LayerContext.
-  // nn::saved_specs() below adds what the attention exchange saves.
   virtual std::vector<SavedSpec> saved_specs(const RowCounts& rows, DType dtype, const SavePolicy& policy,
                                              const TrainableParams& trainable, const Seams& seams) const = 0;
   // x, residual, y, dy, dresidual, dx: dense [RowCounts::residual, C] in LayerContext::dtype(). y and dx overlap no
@@ -63,13 +62,8 @@ class Layer {
   // Model FLOPs of forward for a rank's rows and the given number of visible query-key pairs; GEMMs and attention only.
   virtual double flops(const RowCounts& rows, double pairs) const = 0;
   // Of an attention layer; `pairs` of flops() depends on its mask. Other layers have none.
-  virtual std::optional<AttentionShape> attention_shape() const { return std::nullopt; }
+  virtual std::optional<AttentionMask> attention_mask() const { return std::nullopt; }
 };
-
-// All that a layer saves: Layer::saved_specs, and for an attention layer then AttentionExchange::saved_tensors, which
-// live from the last pass that computes attention, forward or recompute, to backward.
-std::vector<SavedSpec> saved_specs(const Layer& layer, const Seams& seams, const RowCounts& rows, DType dtype,
-                                   const SavePolicy& policy, const TrainableParams& trainable);
 
 // True if a layer has a recompute pass under a policy: recompute writes at least one saved tensor.
 bool recomputes(const Layer& layer, const SavePolicy& policy, const TrainableParams& trainable);

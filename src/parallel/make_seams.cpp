@@ -2,6 +2,8 @@
 
 #include "nn/kv_cache.h"
 #include "parallel/context/all_gather_exchange.h"
+#include "parallel/context/all_to_all_exchange.h"
+#include "parallel/context/ring_exchange.h"
 #include "parallel/tensor/sequence_parallel.h"
 #include "parallel/tensor/tensor_parallel.h"
 #include "parallel/tensor/tensor_sums.h"
@@ -23,14 +25,22 @@ void set_up_tensor(const SeamChoices& choices, comm::Mesh& mesh, nn::Seams& seam
 
 void set_up_context(const SeamChoices& choices, comm::Mesh& mesh, nn::Seams& seams) {
   const comm::MeshSizes& sizes = mesh.sizes();
+  const DType reduce_dtype = choices.kv_reduce_dtype;
   if (choices.kv_cache) {
     HAWSER_CHECK(sizes.context == 1, "a KV cache with context parallelism");
     seams.attention = std::make_shared<nn::KvCacheExchange>();
-  } else if (choices.attention_exchange) {
-    seams.attention = choices.attention_exchange(mesh);
-  } else if (sizes.context > 1) {
-    HAWSER_CHECK(sizes.context_heads == 1, "two-dimensional context parallelism has no implementation yet");
-    seams.attention = std::make_shared<AllGatherExchange>(mesh.context(), choices.head_groups, choices.kv_reduce_dtype);
+    return;
+  }
+  if (sizes.context > sizes.context_heads) {
+    comm::Group& ring = mesh.context_ring();
+    if (choices.ring_attention) {
+      seams.attention = std::make_shared<RingExchange>(ring, reduce_dtype);
+    } else {
+      seams.attention = std::make_shared<AllGatherExchange>(ring, choices.head_groups, reduce_dtype);
+    }
+  }
+  if (sizes.context_heads > 1) {
+    seams.attention = std::make_shared<AllToAllExchange>(mesh.context_heads(), seams.attention, reduce_dtype);
   }
 }
 

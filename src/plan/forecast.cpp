@@ -84,8 +84,8 @@ std::vector<const RankPlan*> pointers(const std::vector<RankPlan>& plans) {
 }  // namespace
 
 Candidate Forecaster::candidate_of(const Recipe& recipe) const {
-  Parallelism parallelism =
-      choices_.parallelism ? choices_.parallelism(recipe, world_) : parallelism_of(recipe, world_);
+  Parallelism parallelism = choices_.parallelism ? choices_.parallelism(recipe, world_)
+                                                 : parallelism_of(with_context_form(recipe), model_, world_);
   return plan::candidate_of(recipe, std::move(parallelism), model_.blocks());
 }
 

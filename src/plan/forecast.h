@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "config/recipe.h"
 #include "models/model.h"
 #include "plan/candidate.h"
+#include "plan/context_form.h"
 #include "plan/cost_model.h"
 #include "plan/host_memory.h"
 #include "plan/plan.h"
@@ -67,6 +69,16 @@ struct Forecast {
 // Fraction of a rank's capacity that memory.activation_checkpointing: auto leaves free for what the plan cannot know:
 // the sizes of context and communicators are estimates, and other processes may use memory of the device.
 constexpr double kAutoMargin = 0.01;
+
+// A form of context parallelism: what a step of it is predicted to take, and a rank to need.
+struct ContextForecast {
+  ContextForm form;
+  double seconds = 0;
+  std::int64_t needed = 0;
+};
+
+// "ring; predicted step times of others: all_gather +0.4%, all_to_all +2.1%": the first, and how much longer others take.
+std::string context_choice_text(const std::vector<ContextForecast>& forms);
 
 // A change of a recipe: "memory.activation_checkpointing=full".
 struct Change {
@@ -145,6 +157,9 @@ class Forecaster {
   Forecast forecast() const;
   // The complete plan of a candidate on as many ranks, with everything else as in the recipe.
   Forecast forecast(const Candidate& candidate) const;
+  // The forms of context parallelism that the model allows with the recipe's degrees, those that fit first, of these the
+  // fastest first. parallel.context_comm: auto is the first. Estimates: with few blocks, and of few micro-batches.
+  std::vector<ContextForecast> context_forms() const { return context_forms(recipe_); }
   // Up to `count` settings whose complete plans fit, fastest first; takes at most seconds. Empty if none was found.
   std::vector<Suggestion> suggestions(int count) const;
   // The first of twice, four times, ... as many ranks (powers of two) on which the recipe fits; first unchanged but for
@@ -156,6 +171,9 @@ class Forecaster {
   class Search;
   class Choice;
   Candidate candidate_of(const Recipe& recipe) const;
+  std::vector<ContextForecast> context_forms(const Recipe& recipe) const;
+  // The recipe with the form that auto chooses for its degrees.
+  Recipe with_context_form(const Recipe& recipe) const;
   // Of the first rank.
   Layout layout_of(const Recipe& recipe, const Candidate& candidate) const;
   Layout layout_of(const Recipe& recipe, const Candidate& candidate, const models::Model& model) const;
@@ -174,6 +192,13 @@ class Forecaster {
     return forecast(recipe, candidate, model_.blocks(), placing, max_needed);
   }
 
+  // Memory and seconds of a step, estimated with few blocks and a few micro-batches: both grow linearly with the number
+  // of blocks, and micro-batches after the second period take as long as these.
+  struct Sketch {
+    double needed = 0, seconds = 0;
+  };
+  Sketch sketch(const Recipe& recipe, const Candidate& candidate) const;
+
   static int stages(const Candidate& candidate) { return candidate.parallelism.mesh.pipeline; }
   // Micro-batches after which a schedule repeats itself: a multiple of the stages, and at least those in flight. If a
   // longer step has more in flight, as with GPipe, all of the step.
@@ -186,6 +211,7 @@ class Forecaster {
   const Recipe& recipe_;
   const models::Model& model_;  // of a rank of the run
   RankModels models_;
+  mutable std::map<std::pair<int, int>, ContextForm> context_choices_;  // by tensor and context degree
   int world_;
   Target target_;
   Machine machine_;

@@ -10,6 +10,7 @@
 #include "ops/attention/attention.h"
 #include "ops/loss/linear_cross_entropy.h"
 #include "parallel/make_seams.h"
+#include "plan/context_form.h"
 #include "plan/run_plan.h"
 #include "tensor/dtype_dispatch.h"
 
@@ -229,14 +230,17 @@ void check_fp8_sizes(const models::Model& model, const Recipe& recipe) {
 
 }  // namespace
 
-Parallelism parallelism_of(const Recipe& recipe, int world) {
+Parallelism parallelism_of(const Recipe& recipe, const models::Model& model, int world) {
   const ParallelRecipe& p = recipe.parallel;
+  const ContextForm form = context_form(p, model.whole());
   const models::RankShare share = share_of(p, 0);
   const int data_and_context = world / p.pipeline_parallel_degree / p.tensor_parallel_degree;
   Parallelism parallelism{.mesh = comm::mesh_sizes(data_and_context, p.hybrid_shard_degree, p.context_parallel_degree),
                           .tensor_modules = share.modules,
-                          .sequence_parallel = share.sequence_parallel};
+                          .sequence_parallel = share.sequence_parallel,
+                          .ring_attention = form.ring_attention()};
   parallelism.mesh.tensor = p.tensor_parallel_degree;
+  parallelism.mesh.context_heads = form.heads;
   parallelism.mesh.pipeline = p.pipeline_parallel_degree;
   return parallelism;
 }
@@ -262,7 +266,7 @@ models::RankShare share_of(const ParallelRecipe& recipe, int rank) {
 
 LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                              DeviceKind device) {
-  return layout_choices(recipe, model, parallelism_of(recipe, world), compute, threads, device);
+  return layout_choices(recipe, model, parallelism_of(recipe, model, world), compute, threads, device);
 }
 
 void check_loss(const Recipe& recipe, const models::Model& model, DeviceKind device) {
@@ -300,9 +304,10 @@ LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, c
   if (parallelism.mesh.pipeline > 1) choices.forward_micro_batches = kForwardPerStage * parallelism.mesh.pipeline;
   choices.compute = compute;
   choices.threads = threads;
-  choices.batch_sizes =
-      batches::batch_sizes(packing_of(recipe.data), recipe.train.micro_batch_size, parallelism.mesh.context,
-                           p.context_chunks > 0 ? std::optional(p.context_chunks) : std::nullopt);
+  choices.batch_sizes = batches::batch_sizes(
+      packing_of(recipe.data), recipe.train.micro_batch_size, parallelism.mesh.context,
+      p.context_chunks > 0 ? std::optional(p.context_chunks) : std::nullopt, parallelism.mesh.context_heads);
+  choices.batch_sizes.source_segments = parallelism.ring_attention && choices.batch_sizes.ring() > 1;
   if (device == DeviceKind::cuda && choices.batch_sizes.context > 1) choices.head_groups = kCudaHeadGroups;
   choices.micro_batches = static_cast<int>(std::max<std::int64_t>(
       1, ceil_div(recipe.train.global_batch_size, choices.data_ranks() * choices.batch_sizes.sequences)));
@@ -438,11 +443,11 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
                " ranks of the mesh, rows over ", layout.batch.context_heads);
   return parallel::make_seams({.sequence_parallel = layout.sequence_parallel,
                                .gathers_quantized = layout.gathers_quantized,
+                               .ring_attention = layout.ring_attention,
                                .head_groups = layout.head_groups,
                                .kv_reduce_dtype = layout.kv_reduce_dtype,
                                .kv_cache = layout.cached.has_value(),
                                .expert_row_bound = layout.row_bound(),
-                               .attention_exchange = layout.attention_exchange,
                                .token_exchange = layout.token_exchange},
                               mesh);
 }

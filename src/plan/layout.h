@@ -61,6 +61,7 @@ struct Parallelism {
   models::PipelinePartition partition;   // over pipeline stages
   models::TensorModules tensor_modules;  // which layers tensor ranks divide
   bool sequence_parallel = false;        // tensor ranks divide the residual's rows (nn::Redistribute)
+  bool ring_attention = false;           // of the ranks with different rows of the same heads; false: all-gather
   Schedule schedule;                     // of the stages
 };
 
@@ -89,7 +90,7 @@ struct LayoutChoices : Parallelism {
   ShardPolicy shard_policy = ShardPolicy::parameters;
   DType compute = DType::f32;
   DType reduce_dtype = DType::f32;     // of a micro-batch's gradients (step::ExecutorSetup::reduce_dtype)
-  DType kv_reduce_dtype = DType::f32;  // of gradients of gathered K and V (parallel::AllGatherExchange)
+  DType kv_reduce_dtype = DType::f32;  // of gradients of K and V between context ranks
   bool gathers_quantized = true;       // tensor ranks gather rounded rows (parallel::SequenceParallel)
   bool deterministic = false;          // two runs give the same bits on CUDA, too; on the CPU they always do
   std::shared_ptr<const optim::Optimizer> optimizer = optim::make_adamw();
@@ -108,8 +109,7 @@ struct LayoutChoices : Parallelism {
   std::optional<CachedPass> cached;
   std::uint64_t seed = 0;  // of the random numbers that layers draw in training
 
-  // Tests hand in exchanges of parallelisms that have no implementation yet (parallel::SeamChoices).
-  std::function<std::shared_ptr<nn::AttentionExchange>(comm::Mesh&)> attention_exchange;
+  // Tests hand in the exchange of expert parallelism, which has no implementation yet (parallel::SeamChoices).
   std::function<std::shared_ptr<nn::TokenExchange>(comm::Group& expert)> token_exchange;
 
   bool may_refuse() const { return mesh.expert > 1 && expert_row_bound.has_value(); }
@@ -171,8 +171,8 @@ void check_loss(const Recipe& recipe, const models::Model& model, DeviceKind dev
 // optimizer.gradient_clip, if the recipe clips.
 std::optional<double> gradient_clip_of(const Recipe& recipe);
 
-// The parallelism of the recipe's keys. With pipeline stages the caller sets the partition.
-Parallelism parallelism_of(const Recipe& recipe, int world);
+// The parallelism of the recipe's keys, with context_form(). With pipeline stages the caller sets the partition.
+Parallelism parallelism_of(const Recipe& recipe, const models::Model& model, int world);
 
 // "tensor 8, sequence parallel", or "tensor 8 of mlp and vocabulary, sequence parallel"; "" without tensor ranks.
 std::string tensor_text(const Parallelism& parallelism);

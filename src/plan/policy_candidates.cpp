@@ -17,8 +17,8 @@ struct Stored {
 Stored stored_by(const models::Model& model, int layer, const Layout& layout, const nn::Seams& seams,
                  const nn::SavePolicy& policy) {
   Stored out;
-  for (const nn::SavedSpec& spec : nn::saved_specs(model.layer(layer), seams, layout.bounds.row_counts(),
-                                                   layout.compute, policy, model.trainable(layer))) {
+  for (const nn::SavedSpec& spec : model.layer(layer).saved_specs(layout.bounds.row_counts(), layout.compute, policy,
+                                                                  model.trainable(layer), seams)) {
     if (spec.shape.rank() == 0 || spec.writer != nn::Pass::forward) continue;
     const bool delayed = policy.delay_weight_gradients && spec.last_reader == nn::Pass::backward_weight;
     (delayed ? out.until_weight_gradients : out.until_backward) +=

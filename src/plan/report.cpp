@@ -280,7 +280,9 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
   out += devices_text(world, target);
   const std::string tensor = tensor_text(layout);
   const int copies = layout.shards() ? layout.mesh.shard_ranks(Domain::replicated) : 1;
-  out += cat("layout: ", tensor, tensor.empty() ? "" : ", ", "context ", layout.mesh.context, ", ",
+  const ContextForm form = form_of(layout);
+  out += cat("layout: ", tensor, tensor.empty() ? "" : ", ", "context ", layout.mesh.context,
+             form.comm == ContextComm::all_gather ? "" : " by " + context_text(form), ", ",
              layout.shard_policy == ShardPolicy::parameters ? "parameters " : "optimizer state ",
              layout.parts() > 1 ? cat("sharded over ", layout.parts()) : std::string("unsharded"), ", ",
              copies > layout.parts() ? cat("copies on tensor ranks over ", copies, ", ") : "",
@@ -288,6 +290,8 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
              layout.mesh.pipeline > 1 ? cat(layout.mesh.pipeline, " pipeline stages, ") : "",
              plural(layout.micro_batches, "micro-batch", "micro-batches"), " of ",
              plural(layout.batch.sequences, "sequence", "sequences"), "\n");
+  if (!facts.context_forms.empty())
+    out += cat("context_comm: auto is ", context_choice_text(facts.context_forms), "\n");
   out += cat("checkpointing: ", checkpointing_text(forecast), "\nprecision: ", precision_text(recipe, model, layout),
              "\n\n");
 
@@ -359,6 +363,7 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
         {"tensor", layout.mesh.tensor},
         {"sequence_parallel", layout.sequence_parallel},
         {"context", layout.mesh.context},
+        {"context_comm", context_text(form_of(layout))},
         {"shard", layout.parts()},
         {"sharding", layout.shard_policy == ShardPolicy::parameters ? "parameters" : "optimizer"},
         {"replicas", layout.mesh.replicas()}}},
@@ -391,6 +396,10 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
     out["run_seconds"] = static_cast<double>(*facts.steps.count) * forecast.seconds;
   }
   out["busy_seconds"] = stage.time.busy;
+  for (const ContextForecast& other : facts.context_forms) {
+    out["context_forms"].push_back(
+        {{"context_comm", context_text(other.form)}, {"seconds", other.seconds}, {"needed", other.needed}});
+  }
   out["tokens_per_second"] = forecast.tokens_per_second;
   out["cost"] = cost_json(cost_of(recipe, target, forecast, facts));
   if (const std::string assumed = target.assumed_rates(layout.mesh.world()); !assumed.empty()) out["assumed"] = assumed;

@@ -137,15 +137,11 @@ class Forecaster::Search {
   const std::optional<Suggestion>& least() const { return least_; }
 
  private:
-  static constexpr int kSmall = 2;
   static constexpr std::size_t kMaxFullPlans = 40;
   // Takes some seconds; counts, so that all ranks find the same. The second is of each other number of tensor ranks.
   static constexpr int kMaxSettings = 120, kMaxOfOtherTensors = 30;
   static constexpr int kMaxTensorRanks = 8;  // they exchange activations in each layer: of one host
 
-  struct Sketch {
-    double needed = 0, seconds = 0;
-  };
   struct Tried {
     SearchSettings settings;
     Sketch sketch;
@@ -196,6 +192,7 @@ class Forecaster::Search {
             s.accumulation = accumulation;
             Problems problems;
             check_layout(with(base, s), on_.world_, problems);
+            check_context_form(with(base, s), on_.model_.whole(), problems);
             if (!problems.empty()) continue;
             try_places(s);
             if (++looked_at == most) return;
@@ -272,7 +269,7 @@ class Forecaster::Search {
   }
 
   void try_mixes(SearchSettings s) {
-    if (!is_automatic(on_.recipe_.memory)) add(s, sketch(with(on_.recipe_, s), candidate_of(s)));
+    if (!is_automatic(on_.recipe_.memory)) add(s, on_.sketch(with(on_.recipe_, s), candidate_of(s)));
     s.automatic = true;
     const Recipe recipe = with(on_.recipe_, s);
     Candidate uniform = candidate_of(s);
@@ -281,7 +278,7 @@ class Forecaster::Search {
         list_policy_candidates(on_.layout_of(recipe, uniform, *model), *model, on_.choices_.offload);
     for (PolicyCandidate& candidate : candidates) {
       uniform.blocks.assign(uniform.blocks.size(), candidate.policy);
-      const Sketch full = sketch(recipe, uniform);
+      const Sketch full = on_.sketch(recipe, uniform);
       candidate.needed_bytes = full.needed, candidate.seconds = full.seconds;
     }
     const double capacity = static_cast<double>(on_.capacity_);
@@ -308,26 +305,6 @@ class Forecaster::Search {
     if (!changes.empty() || s.parallelism || s.state == StatePlace::host) {
       tried_.push_back({s, sketch, std::move(changes)});
     }
-  }
-
-  Sketch sketch(const Recipe& recipe, const Candidate& candidate) const {
-    // Micro-batches after the second period take as long as these and need no more memory.
-    const int micro_batches = on_.layout_of(recipe, candidate).micro_batches, stages = Forecaster::stages(candidate),
-              period = on_.period(recipe, candidate);
-    const Recipe one = on_.shortened(recipe, candidate, period), two = on_.shortened(recipe, candidate, 2 * period);
-    const auto at = [&](int blocks) {
-      const Forecast f = on_.forecast(two, candidate, blocks, program::Placing::estimate);
-      Sketch out{static_cast<double>(f.needed()), f.seconds};
-      if (micro_batches <= 2 * period) return out;
-      const double first = on_.forecast(one, candidate, blocks, program::Placing::estimate).seconds;
-      out.seconds += static_cast<double>(micro_batches - 2 * period) / period * (out.seconds - first);
-      return out;
-    };
-    const bool alike = std::ranges::adjacent_find(candidate.blocks, std::not_equal_to()) == candidate.blocks.end();
-    if (blocks_ <= 2 * kSmall || stages > 1 || !alike) return at(blocks_);
-    const Sketch a = at(kSmall), b = at(2 * kSmall);
-    const double more = static_cast<double>(blocks_ - 2 * kSmall) / kSmall;
-    return {b.needed + more * (b.needed - a.needed), b.seconds + more * (b.seconds - a.seconds)};
   }
 
   static bool repeats(const Tried& candidate, const std::vector<Suggestion>& suggestions) {
@@ -397,7 +374,7 @@ std::optional<FittingRanks> Forecaster::fitting_ranks() const {
       Problems problems;
       check_layout(recipe, world, problems);
       if (!problems.empty()) continue;
-      const int shards = parallelism_of(recipe, world).mesh.shard_ranks();
+      const int shards = parallelism_of(recipe, model_, world).mesh.shard_ranks();
       if (!state_fits(model_, own, shards * inner, capacity_)) continue;
       const Machine machine = machine_of_run(machine_, target_, world_, world);
       const Forecast there = Forecaster(recipe, model_, world, target_, machine, threads_, choices_).forecast();

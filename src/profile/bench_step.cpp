@@ -8,9 +8,11 @@
 #include "base/clock.h"
 #include "config/config.h"
 #include "engine/checkpointing.h"
+#include "engine/context_choice.h"
 #include "engine/gemm_algorithms.h"
 #include "engine/model_changes.h"
 #include "engine/session.h"
+#include "plan/context_form.h"
 #include "plan/target.h"
 #include "profile/synthetic_step.h"
 #include "profile/timed_device.h"
@@ -61,9 +63,9 @@ std::int64_t begin_of(const RankTimeline& timeline) {
   return begin;
 }
 
-// One step, traced on all ranks. Runs twice, since the first pass includes the tracer's startup; keeps the second.
-void trace_step(engine::Session& session, TracedDevice& device, const step::StepInput& input, const PowerMeter& meter,
-                comm::World* world, BenchResult& result) {
+// One step, traced on all ranks. Runs `passes` times and keeps the last: the first includes the tracer's startup.
+void trace_step(engine::Session& session, TracedDevice& device, const step::StepInput& input, int passes,
+                const PowerMeter& meter, comm::World* world, BenchResult& result) {
   const program::Program& program = session.plan(step::Purpose::train).program;
   std::vector<std::string> instructions;
   for (const program::Instruction& instruction : program.instructions)
@@ -71,7 +73,7 @@ void trace_step(engine::Session& session, TracedDevice& device, const step::Step
   session.set_on_instruction(
       [&](const program::Instruction& instruction) { device.begin_instruction(instruction.id); });
   RankTimeline timeline;
-  for (int pass = 0; pass < 2; ++pass) {
+  for (int pass = 0; pass < passes; ++pass) {
     if (world != nullptr) world->barrier();
     device.start();
     const Clock::time_point start = Clock::now();
@@ -101,17 +103,18 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-// Runs one warmup step, which includes one-time work (page faults, library primitives), then times the plan's steps:
-// seconds, allocations, and the loss of the last one. The input keeps the last step's record.
-void time_steps(const plan::RunPlan& plan, SyntheticStep& synthetic, engine::Session& session, const Device& device,
-                TimedDevice* timed, const PowerMeter& meter, comm::World* world, BenchResult& result) {
+// Runs `warmup` steps, of which the first includes one-time work (page faults, library primitives), then times the
+// plan's steps: seconds, allocations, and the loss of the last one. The input keeps the last step's record.
+void time_steps(const plan::RunPlan& plan, std::int64_t warmup, SyntheticStep& synthetic, engine::Session& session,
+                const Device& device, TimedDevice* timed, const PowerMeter& meter, comm::World* world,
+                BenchResult& result) {
   std::int64_t allocations = 0;
   Clock::time_point begin;
-  for (std::int64_t step = 0; step <= plan.steps; ++step) {
+  for (std::int64_t step = 0; step < warmup + plan.steps; ++step) {
     synthetic.input.record = {.learning_rate = plan::learning_rates_at(plan, step + 1),
                               .inverse_targets = static_cast<float>(1.0 / synthetic.targets)};
     if (world != nullptr) world->barrier();
-    if (step == 1) {
+    if (step == warmup) {
       if (timed != nullptr) timed->times.clear();
       allocations = device.allocations();
       begin = Clock::now();
@@ -119,7 +122,7 @@ void time_steps(const plan::RunPlan& plan, SyntheticStep& synthetic, engine::Ses
     const Clock::time_point start = Clock::now();
     const step::StepOutput output = session.enqueue(step::Purpose::train, synthetic.input);
     session.synchronize();
-    if (step > 0) result.steps.push_back(seconds_since(start));
+    if (step >= warmup) result.steps.push_back(seconds_since(start));
     result.loss = output.result->loss_sum.value() / synthetic.targets;
   }
   result.power.use = over_ranks(meter.between(begin, Clock::now()), world);
@@ -134,6 +137,7 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   plan::RunPlan plan = plan::resolve(request.recipe);
   const int ranks = world != nullptr ? world->size() : 1;
   const DeviceKind kind = request.device.kind;
+  engine::choose_context_form(plan, *model.model, kind, world, request.ranks_here, request.threads);
   plan::lay_out(plan, *model.model, ranks, request.threads, kind);
   const plan::Layout& layout = plan.layout;
   const comm::MeshCoordinate place = comm::coordinate_of(world != nullptr ? world->rank().value() : 0, layout.mesh);
@@ -166,7 +170,8 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   SyntheticStep synthetic = synthetic_step(request.documents, plan, *model.model, place);
   BenchResult result{.parameters = model.model->parameters(), .planned_bytes = session->planned_bytes()};
   result.checkpointing = checkpointing_text(plan.recipe.memory);
-  time_steps(plan, synthetic, *session, *device, timed, meter, world, result);
+  result.context = plan::context_text(plan::form_of(layout));
+  time_steps(plan, request.warmup, synthetic, *session, *device, timed, meter, world, result);
   const std::int64_t batch = plan.global_batch_size;
   result.step_seconds = median(result.steps);
   result.tokens_per_second = plan.tokens_per_step() / result.step_seconds;
@@ -179,7 +184,8 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   result.notes = session->notes();
   for (std::string& line : engine::slow_kernels(session->stream())) result.notes.push_back(std::move(line));
   if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(plan.steps));
-  if (traced != nullptr) trace_step(*session, *traced, synthetic.input, meter, world, result);
+  if (traced != nullptr)
+    trace_step(*session, *traced, synthetic.input, request.warmup > 0 ? 2 : 1, meter, world, result);
   if (kind == DeviceKind::cuda && request.roofline) {
     session.reset();  // frees its memory first
     const AttentionWork attention{

@@ -25,19 +25,21 @@ struct BenchRequest {
   Recipe recipe;  // model, data.sequence_length, train.steps and batch sizes, parallel, memory, precision, optimizer
   DocumentMix documents;  // of every sequence; the caller has called set_packing with it
   int threads = 1;
-  int ranks_here = 1;  // ranks on this machine
+  int ranks_here = 1;       // ranks on this machine
+  std::int64_t warmup = 1;  // steps before those that are timed; of none, the first step has one-time work
   engine::RankDevice device;
   bool profile = false;   // seconds per op family; always on the CPU. Slows the steps down on a GPU
   bool roofline = false;  // on a GPU: the ceilings R_burst, R_alone and R_mix, measured after the steps
-  bool trace = false;     // a timeline of one more step, after the timed ones
+  bool trace = false;     // a timeline of one more step, after the timed ones, and after one more if there is a warmup
 };
 
 struct BenchResult {
-  std::vector<double> steps;     // seconds of each, after one warmup step
+  std::vector<double> steps;     // seconds of each, after the warmup
   double step_seconds = 0;       // their median
   double tokens_per_second = 0;  // of all ranks, at the median
   // Mean of one rank: forward and backward without recompute; attention counts visible query-key pairs only.
   double model_flops_per_second = 0;
+  std::string context;   // parallel.context_comm: the recipe's form, or the choice for auto
   double imbalance = 1;  // of attention work over this rank's context group, as in metrics.jsonl
   double documents = 1;  // mean per sequence
   // Length of a single-document sequence with the same attention FLOPs per token.

@@ -17,7 +17,7 @@ struct HostBatch {
   std::vector<std::vector<std::int32_t>> off_diagonal;  // for each of BatchBounds::masks; may be empty
   // For each of BatchBounds::masks and each source; empty unless BatchBounds::source_tables.
   std::vector<std::vector<std::vector<std::int32_t>>> by_source;
-  std::vector<std::int32_t> heads_index;        // empty with one rank of heads
+  std::vector<std::int32_t> heads_index;        // empty with one rank of heads, or one sequence
   std::vector<std::int32_t> gather_index;       // empty without context parallelism
   std::vector<std::int32_t> logit_positions;    // at most BatchBounds::logit_positions; padded with row 0
   std::vector<std::int32_t> attention_row_ids;  // empty with one rank of heads

@@ -121,7 +121,7 @@ constexpr BatchTable kTables[] = {
     {"gather_index", DType::i32, [](const BatchBounds& b) { return with_context(b, {b.rows * b.context}); },
      numbers<&Host::gather_index>, &Views::gather_index},
     {"heads_index", DType::i32,
-     [](const BatchBounds& b) { return Shape{b.context_heads > 1 ? b.attention_rows() : 0}; },
+     [](const BatchBounds& b) { return Shape{b.context_heads > 1 && b.sequences > 1 ? b.attention_rows() : 0}; },
      numbers<&Host::heads_index>, &Views::heads_index},
     {"logit_positions", DType::i32, [](const BatchBounds& b) { return Shape{b.logit_positions}; },
      numbers<&Host::logit_positions>, &Views::logit_positions},

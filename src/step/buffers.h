@@ -18,7 +18,7 @@ enum class Role {
   weights,             // (gather, or load_weights that no gather completes; 0: rows, 1: transposed)
   weight_shard,        // (load_weights that a gather completes)
   activation,          // (instruction that writes it, load too): a layer's output, its input, or the input's gradient
-  saved,               // (Instruction::saved, index in nn::saved_specs())
+  saved,               // (Instruction::saved, index in Layer::saved_specs())
   unsharded_gradient,  // (flat, micro-batch)
   shard_gradient,      // (flat)
   auxiliary,           // (micro-batch, 0: statistics of all layers, 1: their factors)

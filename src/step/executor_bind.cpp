@@ -352,8 +352,9 @@ std::vector<nn::Scaled> Executor::Impl::weights_of(const Instruction& instructio
 }
 
 std::vector<nn::SavedSpec> Executor::Impl::saved_specs(int layer) const {
-  return nn::saved_specs(setup_.model->layer(layer), setup_.seams, setup_.bounds.row_counts(), setup_.compute,
-                         setup_.policies[static_cast<std::size_t>(layer)], setup_.model->trainable(layer));
+  return setup_.model->layer(layer).saved_specs(setup_.bounds.row_counts(), setup_.compute,
+                                                setup_.policies[static_cast<std::size_t>(layer)],
+                                                setup_.model->trainable(layer), setup_.seams);
 }
 
 nn::Saved Executor::Impl::saved_views(const Instruction& instruction) {

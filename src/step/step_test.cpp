@@ -57,7 +57,8 @@ TEST(BatchTables, AreUsedAsTheBoundsSay) {
   bounds.masks = {{.sources = 4}};
   expected.insert({"by_source", "by_source_count"});
   EXPECT_EQ(used(bounds), expected);
-  EXPECT_EQ(used({.rows = 8, .context = 2, .context_heads = 2}),
+  EXPECT_EQ(used({.rows = 8, .context = 2, .context_heads = 2}).count("heads_index"), 0u);
+  EXPECT_EQ(used({.rows = 8, .sequences = 2, .context = 2, .context_heads = 2}),
             (std::set<std::string>{"ids", "labels", "positions", "diagonal", "diagonal_count", "heads_index"}));
 }
 

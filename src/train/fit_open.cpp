@@ -8,6 +8,7 @@
 #include "batches/statistics.h"
 #include "config/config.h"
 #include "engine/checkpointing.h"
+#include "engine/context_choice.h"
 #include "engine/load_state.h"
 #include "engine/model_changes.h"
 #include "engine/rank_sync.h"
@@ -224,6 +225,9 @@ void FitRun::open() {
 
 void FitRun::lay_out() {
   const int ranks = world_ != nullptr ? world_->size() : 1;
+  const std::string chosen = engine::choose_context_form(plan_, *open_.model, request_.device.kind, world_,
+                                                         request_.ranks_here, request_.threads);
+  if (!chosen.empty()) log(chosen);
   plan::lay_out(plan_, *open_.model, ranks, request_.threads, request_.device.kind);
 }
 

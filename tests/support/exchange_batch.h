@@ -14,7 +14,7 @@ class ExchangeBatch {
   ExchangeBatch(const plan::Layout& layout, const comm::MeshCoordinate& place, nn::testing::TestContext& ctx) {
     const ToySteps steps(layout, place, layout.batch.sequences * layout.data_ranks());
     bounds_ = layout.bounds;
-    bounds_.random_numbers = true;
+    bounds_.random_numbers = bounds_.token_mask = true;
     host_ = steps.input(0).batches.front();
     ctx.batch_ = step::batch_views(bounds_, [&](std::size_t index) {
       const step::TableBuffer table = step::table_buffer(bounds_, index);

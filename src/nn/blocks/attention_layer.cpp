@@ -385,15 +385,9 @@ ops::AttentionDropout AttentionLayer::dropout_of(const LayerContext& ctx, const 
           .key_ids = part.key_ids};
 }
 
-std::vector<TensorView> AttentionLayer::of_exchange(const Saved& saved) {
-  return {saved.tensors.begin() + kSavedCount, saved.tensors.end()};
-}
-
-void AttentionLayer::attend(LayerContext& ctx, const Inputs& inputs, const TensorView& o, const TensorView& lse,
-                            const Saved& saved) const {
+void AttentionLayer::attend(LayerContext& ctx, const Inputs& inputs, const TensorView& o, const TensorView& lse) const {
   const auto seam_call = ctx.seams().attention->forward(
-      ctx, config_.mask(),
-      {.q = inputs.q, .k = inputs.k, .v = inputs.v, .o = query_heads(o), .lse = lse, .saved = of_exchange(saved)});
+      ctx, config_.mask(), {.q = inputs.q, .k = inputs.k, .v = inputs.v, .o = query_heads(o), .lse = lse});
   for (int p = 0; p < seam_call->parts(); ++p) {
     const AttentionPart part = seam_call->wait(p);
     ops::AttentionCall call = call_of(ctx, part);
@@ -439,7 +433,7 @@ void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const Tenso
   const TensorView qkv = saved_or_temp(ctx, saved, kQkv);
   project(ctx, normed, qkv, saved);
   const TensorView o = saved_or_temp(ctx, saved, kOut), lse = saved_or_temp(ctx, saved, kLse);
-  attend(ctx, inputs_of(ctx, qkv), o, lse, saved);
+  attend(ctx, inputs_of(ctx, qkv), o, lse);
   output_.forward(ctx, own_rows(ctx, o), residual, y, output_tensors(ctx, saved));
 }
 
@@ -448,7 +442,7 @@ void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const Save
   const Scaled normed = write_normed(ctx, saved.x, statistics, saved, Linear::ReadBy::product);
   project(ctx, normed, qkv, saved);
   const TensorView o = saved.tensors[kOut];
-  if (policy.recomputes_attention()) attend(ctx, inputs_of(ctx, qkv), o, saved.tensors[kLse], saved);
+  if (policy.recomputes_attention()) attend(ctx, inputs_of(ctx, qkv), o, saved.tensors[kLse]);
   if (output_.has_norm() && policy.checkpointing == Checkpointing::full) {
     output_.recompute(ctx, own_rows(ctx, o), saved.x, {.z = saved.tensors[kProjected]});
   }
@@ -472,8 +466,7 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
                                                           .d_o = query_heads(d_o),
                                                           .dq = gradients.q,
                                                           .dk = gradients.k,
-                                                          .dv = gradients.v,
-                                                          .saved = of_exchange(saved)});
+                                                          .dv = gradients.v});
   LayerOutput::Tensors output = {saved.tensors[kProjected], saved.tensors[kPostStatistics]};
   if (output_.has_norm()) output.dz = saved_or_temp(ctx, saved, kDprojected);
   const auto [dz, of_o, rounded_dz] =

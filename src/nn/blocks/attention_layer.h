@@ -76,9 +76,7 @@ class AttentionLayer : public Layer {
   std::vector<int> linear_weights(Site) const override;
   bool draws_random_numbers() const override;
   double flops(const RowCounts& rows, double pairs) const override;
-  std::optional<AttentionShape> attention_shape() const override {
-    return AttentionShape{config_.mask(), config_.heads, config_.kv_heads, config_.head_dim};
-  }
+  std::optional<AttentionMask> attention_mask() const override { return config_.mask(); }
 
  private:
   // From kProjected on: LayerOutput::Tensors.
@@ -121,8 +119,7 @@ class AttentionLayer : public Layer {
   Scaled write_normed(LayerContext&, const TensorView& x, const TensorView& statistics, const Saved&,
                       Linear::ReadBy) const;
   void project(LayerContext&, const Scaled& normed, const TensorView& qkv, const Saved&) const;
-  void attend(LayerContext&, const Inputs& inputs, const TensorView& o, const TensorView& lse, const Saved&) const;
-  static std::vector<TensorView> of_exchange(const Saved& saved);  // the tensors that the exchange saves
+  void attend(LayerContext&, const Inputs& inputs, const TensorView& o, const TensorView& lse) const;
   void attend_backward(LayerContext&, AttentionExchange::Call&) const;
   // In place; inverse: of a gradient.
   void rope(LayerContext&, const TensorView& heads, bool inverse) const;

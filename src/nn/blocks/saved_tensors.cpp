@@ -55,18 +55,6 @@ SavedSpec adapters_spec(const TensorSpec& spec, const SavePolicy& policy, bool r
   return saved_spec(spec, recomputed ? Pass::recompute : Pass::forward, last_reader(policy, true));
 }
 
-std::vector<SavedSpec> saved_specs(const Layer& layer, const Seams& seams, const RowCounts& rows, DType dtype,
-                                   const SavePolicy& policy, const TrainableParams& trainable) {
-  std::vector<SavedSpec> specs = layer.saved_specs(rows, dtype, policy, trainable, seams);
-  const std::optional<AttentionShape> attention = layer.attention_shape();
-  if (!attention) return specs;
-  const Pass writer = policy.recomputes_attention() ? Pass::recompute : Pass::forward;
-  for (const ExchangeTensor& t : seams.attention->saved_tensors(*attention, rows.full, dtype, policy)) {
-    specs.push_back({t.name, t.dtype, t.shape, writer, Pass::backward});
-  }
-  return specs;
-}
-
 bool recomputes(const Layer& layer, const SavePolicy& policy, const TrainableParams& trainable) {
   const std::vector<SavedSpec> specs = layer.saved_specs({1, 1}, DType::f32, policy, trainable, {});
   return std::any_of(specs.begin(), specs.end(),

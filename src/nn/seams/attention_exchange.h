@@ -15,13 +15,14 @@
 //     ...                                         // ops::attention_forward on the compute stream
 //     call->computed(p);
 //   }
-//   call->finish_queries();                       // o and lse of this rank's rows are complete
+//   call->finish_queries();                       // o of this rank's rows is complete
 //
 // Context parallelism moves keys to queries (all-gather, ring), or queries, keys and outputs to ranks that have some of
 // the heads each (all-to-all). The tensors of a part are this rank's, parts of them, or temporaries of the seam.
 //
-// The default implementation is one device: one part, the diagonal blocks of all rows. parallel::AllGatherExchange is
-// that of context parallelism, nn::KvCacheExchange that of generation. nn/seams.h says what holds for all seams.
+// The default implementation is one device: one part, the diagonal blocks of all rows. parallel::AllGatherExchange,
+// RingExchange and AllToAllExchange are those of context parallelism, nn::KvCacheExchange that of generation. nn/seams.h
+// says what holds for all seams.
 #pragma once
 
 #include <memory>
@@ -33,19 +34,17 @@
 namespace hawser::nn {
 
 class LayerContext;
-struct SavePolicy;
 
 // What one attention reads and writes. The stride of rows may exceed heads * D; that of heads is D.
 struct AttentionTensors {
-  TensorView q, k, v;     // [T, heads, D], [T, kv_heads, D], [T, kv_heads, D]
-  TensorView o, lse;      // [T, heads, D], float32 [heads, T]: forward writes them, backward reads them
+  TensorView q, k, v;  // [T, heads, D], [T, kv_heads, D], [T, kv_heads, D]
+  // [T, heads, D] and float32 [heads, T]: forward writes them, backward reads them. What lse contains in between only the
+  // exchange knows: the log-sum-exps of this rank's rows, or those of its heads.
+  TensorView o, lse;
   TensorView d_o;         // backward: like o
   TensorView dq, dk, dv;  // backward: like q, k, v
-  // AttentionExchange::saved_tensors, in this order: forward writes them, backward reads them. In forward all are empty
-  // if this pass saves none, because attention runs again before backward, or because there is no backward.
-  std::vector<TensorView> saved = {};
 
-  // Those of key-value heads [begin, begin + count), with their query heads, without `saved`.
+  // Those of key-value heads [begin, begin + count), with their query heads.
   AttentionTensors kv_heads(std::int64_t begin, std::int64_t count) const;
   std::int64_t query_heads_per_kv_head() const { return q.size(1) / k.size(1); }
 };
@@ -85,19 +84,6 @@ struct AttentionPart {
   double visible = 0;          // query-key pairs for each query head of `tensors`, for OpRecord::flops (MaskViews)
 };
 
-// The attention of a layer on this tensor rank.
-struct AttentionShape {
-  AttentionMask mask;
-  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
-};
-
-// A dense tensor that an exchange saves from forward for backward.
-struct ExchangeTensor {
-  const char* name;
-  DType dtype;
-  Shape shape;
-};
-
 class AttentionExchange {
  public:
   // The forward or the backward of one attention. It lives while the host enqueues its instruction.
@@ -112,31 +98,18 @@ class AttentionExchange {
     virtual void computed(int /*p*/) {}
     // The layer calls each once, after all parts: first finish_queries(), then in backward finish_keys(). Work that it
     // enqueues on the compute stream afterwards finds complete results of this rank's rows, which are undefined until
-    // then: after finish_queries() o and lse, or dq; after finish_keys() dk and dv, summed over the ranks.
+    // then: after finish_queries() o, or dq; after finish_keys() dk and dv, summed over the ranks.
     virtual void finish_queries() {}
     virtual void finish_keys() {}
   };
 
   virtual ~AttentionExchange() = default;
 
-  // Layers call these two.
-
   // mask: the layer's (AttentionConfig::mask). tensors: this rank's rows, in its local order. Both start the
   // communication: the earlier a layer calls them, the less its parts wait. Work enqueued before the call has written
   // all views but d_o, which may follow until wait(0).
   virtual std::unique_ptr<Call> forward(LayerContext&, const AttentionMask& mask, const AttentionTensors& tensors);
   virtual std::unique_ptr<Call> backward(LayerContext&, const AttentionMask& mask, const AttentionTensors& tensors);
-
-  // The executor calls this one, on every rank with the same result.
-
-  // What forward writes for backward, such as keys that have arrived, which then need not move again. The executor
-  // saves it with the layer's tensors (nn::saved_specs), offloads it with them, and passes it in
-  // AttentionTensors::saved. rows: RowCounts::full; dtype: of q, k and v. An exchange may save less under a policy that
-  // recomputes q, k and v.
-  virtual std::vector<ExchangeTensor> saved_tensors(const AttentionShape&, std::int64_t /*rows*/, DType /*dtype*/,
-                                                    const SavePolicy&) const {
-    return {};
-  }
 };
 
 }  // namespace hawser::nn

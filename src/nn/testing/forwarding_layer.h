@@ -38,7 +38,7 @@ class ForwardingLayer : public Layer {
   bool may_refuse(const Seams& seams) const override { return layer_->may_refuse(seams); }
   const AuxiliaryLoss* auxiliary_loss() const override { return layer_->auxiliary_loss(); }
   double flops(const RowCounts& rows, double pairs) const override { return layer_->flops(rows, pairs); }
-  std::optional<AttentionShape> attention_shape() const override { return layer_->attention_shape(); }
+  std::optional<AttentionMask> attention_mask() const override { return layer_->attention_mask(); }
 
  protected:
   std::unique_ptr<Layer> layer_;

@@ -256,7 +256,7 @@ inline void prepare(TestContext& ctx, const Case& c) {
   if (!c.slopes.empty()) {
     ctx.slopes_ = ctx.make(DType::f32, {static_cast<std::int64_t>(c.slopes.size())}, c.slopes);
   }
-  set_batch(ctx, c.documents, c.head_dim, c.layer->attention_shape().value_or(AttentionShape()).mask);
+  set_batch(ctx, c.documents, c.head_dim, c.layer->attention_mask().value_or(AttentionMask()));
   if (!c.layer->draws_random_numbers()) return;
   ctx.training_ = true;
   std::vector<double> ids;

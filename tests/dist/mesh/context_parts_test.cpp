@@ -1,6 +1,7 @@
 // What the parts of attention exchanges say about their tensors: the heads, and the rows of the sequences.
 #include "parallel/context/all_gather_exchange.h"
-#include "support/context_exchanges.h"
+#include "parallel/context/all_to_all_exchange.h"
+#include "parallel/context/ring_exchange.h"
 #include "support/exchange_batch.h"
 #include "toy_training.h"
 
@@ -89,7 +90,7 @@ TEST_P(ContextParts, NameTheirHeadsAndRows) {
   const auto mesh = rank_mesh(layout.mesh);
   std::shared_ptr<nn::AttentionExchange> exchange = std::make_shared<nn::AttentionExchange>();
   if (ring) {
-    exchange = std::make_shared<testing::RingExchange>(mesh->context_ring());
+    exchange = std::make_shared<parallel::RingExchange>(mesh->context_ring());
   } else if (c.mesh.context_heads < c.mesh.context) {
     exchange = std::make_shared<parallel::AllGatherExchange>(mesh->context_ring(), 2);
   }
@@ -98,7 +99,7 @@ TEST_P(ContextParts, NameTheirHeadsAndRows) {
     if (c.mesh.context_heads == 1) {
       expect_parts(*exchange, layout, *mesh, mask);
     } else {
-      testing::HeadExchange heads(mesh->context_heads(), exchange);
+      parallel::AllToAllExchange heads(mesh->context_heads(), exchange);
       expect_parts(heads, layout, *mesh, mask);
     }
   }

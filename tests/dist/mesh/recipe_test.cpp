@@ -1,4 +1,4 @@
-// Recipes with tensor, context and data parallelism train like one rank: losses, the gradient of every tensor, norms,
+// Recipes with tensor, context (each form of its exchange) and data parallelism train like one rank: losses, the gradient of every tensor, norms,
 // trained weights and the validation loss. Each mesh meets each model, and each feature meets each mesh and each model.
 #include "recipe_case.h"
 
@@ -123,21 +123,37 @@ TEST_P(RecipeOnMesh, TrainsLikeOneRank) {
 }
 
 const std::string kTensor2 = "parallel.tensor_parallel_degree=2", kTensor4 = "parallel.tensor_parallel_degree=4",
-                  kContext2 = "parallel.context_parallel_degree=2", kReplicate = "parallel.hybrid_shard_degree=1",
-                  kShard2 = "parallel.hybrid_shard_degree=2", kAllRows = "parallel.sequence_parallel=false";
+                  kContext2 = "parallel.context_parallel_degree=2", kContext4 = "parallel.context_parallel_degree=4",
+                  kRing = "parallel.context_comm=ring", kAllToAll = "parallel.context_comm=all_to_all",
+                  kHybrid = "parallel.context_comm=hybrid", kGroups2 = "parallel.context_all_to_all_degree=2",
+                  kAuto = "parallel.context_comm=auto", kState = "parallel.sharding=optimizer",
+                  kReplicate = "parallel.hybrid_shard_degree=1", kShard2 = "parallel.hybrid_shard_degree=2",
+                  kAllRows = "parallel.sequence_parallel=false";
 
 std::vector<RecipeMesh> meshes() {
   switch (the_world->size()) {
     case 2:
-      return {{"tensor2", {kTensor2}, 1}, {"tensor2_all_rows", {kTensor2, kAllRows}, 1}};
+      return {{"tensor2", {kTensor2}, 1},
+              {"tensor2_all_rows", {kTensor2, kAllRows}, 1},
+              {"ring2", {kContext2, kRing}, 1},
+              {"all_to_all2", {kContext2, kAllToAll}, 1}};
     case 4:
       return {{"tensor2_context2", {kTensor2, kContext2}, 1},
               {"tensor2_shard2", {kTensor2}, 2},
               {"tensor2_replicate2_all_rows", {kTensor2, kReplicate, kAllRows}, 2},
-              {"tensor4", {kTensor4}, 1}};
+              {"tensor4", {kTensor4}, 1},
+              {"tensor2_ring2", {kTensor2, kContext2, kRing}, 1},
+              {"tensor2_all_to_all2_all_rows", {kTensor2, kContext2, kAllToAll, kAllRows}, 1},
+              {"hybrid4", {kContext4, kHybrid}, 1},
+              {"all_to_all4", {kContext4, kAllToAll}, 1},
+              {"ring2_replicate2", {kContext2, kRing, kReplicate}, 2},
+              {"auto2_shard2", {kContext2, kAuto}, 2},
+              {"all_to_all2_shard2_state", {kContext2, kAllToAll, kState}, 2}};
     case 8:
       return {{"tensor2_context2_shard2", {kTensor2, kContext2}, 2},
-              {"tensor2_shard2_replicate2", {kTensor2, kShard2}, 4}};
+              {"tensor2_shard2_replicate2", {kTensor2, kShard2}, 4},
+              {"tensor2_hybrid4", {kTensor2, kContext4, kHybrid, kGroups2}, 1},
+              {"hybrid4_shard2", {kContext4, kHybrid}, 2}};
     default:
       return {};
   }
@@ -160,7 +176,7 @@ std::vector<RecipeCase> covering_array() {
   const std::vector<RecipeMesh> all = meshes();
   for (std::size_t m = 0; m < all.size(); ++m) {
     for (std::size_t model = 0; model < kModels.size(); ++model) {
-      if (all.size() < 4 && model % 2 != m) continue;  // four ranks have every model
+      if (all.size() <= 4 && model % 2 != m % 2) continue;  // four ranks have every model
       const auto sets = sets_of_features(kModels[model]);
       out.push_back({kModels[model], all[m], sets[(m + model) % sets.size()]});
     }

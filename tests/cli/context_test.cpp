@@ -1,0 +1,92 @@
+// Context parallelism in its forms, in the commands: fit, resume, inspect, eval, plan, bench step, and errors.
+#include "base/testing/test_paths.h"
+#include "cli/testing/binary.h"
+
+namespace hawser {
+namespace context_test {
+
+class Context : public testing::Binary {
+ protected:
+  void SetUp() override {
+    Binary::SetUp();
+    write("text.jsonl", testing::forty_documents());
+    write("recipe.yaml", "model: {config: " + config_ +
+                             "}\n"
+                             "data: {train: text.jsonl, validation_fraction: 0.25, sequence_length: 24}\n"
+                             "train: {steps: 4, global_batch_size: 2}\n"
+                             "parallel: {context_parallel_degree: 2}\n"
+                             "checkpoint: {every_steps: 2}\n"
+                             "output: run\n");
+  }
+  std::string fit(const std::string& form, const std::string& options = "") {
+    const testing::Ran ran = hawser("fit recipe.yaml --ranks 2 --set parallel.context_comm=" + form + " " + options);
+    EXPECT_EQ(ran.code, 0) << form << "\n" << ran.err;
+    return ran.err;
+  }
+  static bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+  const std::string config_ = (testing::tiny("gqa") / "config.json").string();
+};
+
+// What one form has saved another one resumes, to the same loss.
+TEST_F(Context, EveryFormTrainsAndContinuesTheOthers) {
+  const double loss = json("fit recipe.yaml --ranks 2 --json --set output=whole")["validation_loss"];
+  EXPECT_TRUE(says(fit("ring", "--set train.steps=2"), "context parallel over 2 by ring"));
+  EXPECT_TRUE(says(hawser("inspect run/checkpoints/step-00000002").out, "context_comm ring"));
+  const nlohmann::json resumed =
+      json("fit recipe.yaml --ranks 2 --json --resume --set parallel.context_comm=all_to_all");
+  EXPECT_NEAR(resumed["validation_loss"].get<double>(), loss, 1e-5 * loss);
+  for (const char* form : {"all_gather", "ring", "all_to_all", "auto"}) {
+    const nlohmann::json evaluated = json(
+        "eval --model run --data text.jsonl --sequence-length 24 --ranks 2 --set parallel.context_parallel_degree=2 "
+        "--set parallel.context_comm=" +
+        std::string(form));
+    EXPECT_NEAR(evaluated["loss"].get<double>(),
+                json("eval --model run --data text.jsonl --sequence-length 24")["loss"].get<double>(), 1e-5)
+        << form;
+  }
+}
+
+TEST_F(Context, AutoSaysWhatItChooses) {
+  const std::string out = fit("auto", "--set train.steps=1");
+  EXPECT_TRUE(says(out, "context parallelism: auto chose ")) << out;
+  EXPECT_TRUE(says(out, "predicted step times of others: ")) << out;
+  const std::string plan = "plan recipe.yaml --ranks 2 --target h200 --set parallel.context_comm=auto";
+  EXPECT_TRUE(says(hawser(plan).out, "\ncontext_comm: auto is ")) << hawser(plan).out;
+  const nlohmann::json planned = json(plan + " --json");
+  ASSERT_EQ(planned["context_forms"].size(), 3u);
+  EXPECT_EQ(planned["context_forms"][0]["context_comm"], planned["mesh"]["context_comm"]);
+  EXPECT_TRUE(says(hawser("plan recipe.yaml --ranks 2 --alternatives").out, "--set parallel.context_comm=ring"));
+  const testing::Ran bench =
+      hawser("bench step --model " + config_ +
+             " --ranks 2 --steps 1 --sequence-length 64 --set parallel.context_parallel_degree=2 --set "
+             "parallel.context_comm=auto");
+  EXPECT_EQ(bench.code, 0) << bench.err;
+  EXPECT_TRUE(says(bench.out, "context parallelism")) << bench.out;
+  EXPECT_EQ(
+      json("bench step --model " + config_ + " --steps 2 --warmup 0 --json --set optimizer.learning_rate=0.1")["steps"]
+          .size(),
+      2u);
+}
+
+TEST_F(Context, ErrorsNameWhatDivides) {
+  const std::string plan = "plan recipe.yaml --ranks 6 --set train.global_batch_size=1 ";
+  rejected(
+      plan + "--set parallel.context_parallel_degree=6 --set parallel.context_comm=all_to_all",
+      {"--set: an all-to-all over ranks that do not divide the attention heads (expected a divisor of 4 heads that "
+       "divides 2 key-value heads or is a multiple of them, got 6) at parallel.context_parallel_degree; try "
+       "parallel.context_parallel_degree: 4, or parallel.context_comm: ring"});
+  rejected(plan + "--set parallel.context_parallel_degree=6 --set parallel.context_all_to_all_degree=2",
+           {"--set: only hybrid context parallelism has groups (expected parallel.context_comm: hybrid, got 2) at "
+            "parallel.context_all_to_all_degree; try parallel.context_comm: hybrid"});
+  rejected(
+      plan +
+          "--set parallel.context_parallel_degree=6 --set parallel.context_comm=hybrid --set "
+          "parallel.context_all_to_all_degree=4",
+      {"--set: groups do not divide the context ranks (expected a divisor of context_parallel_degree 6, at least 2 "
+       "and less than all, got 4) at parallel.context_all_to_all_degree; try parallel.context_all_to_all_degree: 2 "
+       "or 3"});
+}
+
+}  // namespace context_test
+}  // namespace hawser
