@@ -16,6 +16,7 @@
 #include "batches/micro_batch.h"
 #include "batches/sequence_packer.h"
 #include "device/device.h"
+#include "plan/context_form.h"
 #include "plan/disk.h"
 #include "plan/run_plan.h"
 #include "prepare/sources.h"
@@ -311,6 +312,7 @@ class Proposer {
     Problems problems;
     check_layout(recipe_, place_.world, problems);
     models::check_share(model.whole(), plan::share_of(recipe_.parallel, 0), {}, problems);
+    plan::check_context_form(recipe_, model.whole(), problems);
     return problems.empty();
   }
 

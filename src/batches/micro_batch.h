@@ -19,7 +19,7 @@ struct BatchSizes {
   std::int64_t sequence_length = 0;  // maximum tokens of a sequence
   std::int64_t max_documents = 1;    // per sequence
   int context = 1;
-  // Two-dimensional context parallelism: these many consecutive ranks together have the rows of a rank of the ring,
+  // With an all-to-all over heads, these many consecutive ranks together have the rows of a rank of the ring,
   // each an equal part of the consecutive ones of each sequence. Divides `context`.
   int context_heads = 1;
   int chunks_per_rank = 1;  // of the ring
@@ -31,8 +31,9 @@ struct BatchSizes {
   int chunks() const { return ring() * chunks_per_rank; }
   // One document per sequence, in chunks whose assignment does not depend on the data: each chunk is its own segment.
   bool equal_chunks() const { return max_documents == 1 && (ring() == 1 || split != SequenceSplit::by_work); }
-  // Off-diagonal tables of windows are split into halves (window_segments).
-  bool splits_windows() const { return !equal_chunks(); }
+  // Off-diagonal tables of windows are split into halves (window_segments): always in a ring, where the segments of one
+  // table have different distances.
+  bool splits_windows() const { return source_segments || !equal_chunks(); }
   // Elements of MicroBatch::by_source of a mask.
   int sources(const AttentionMask& mask) const { return ring() * (by_chunk(mask) ? chunks_per_rank : 1); }
   SegmentBounds max_segments() const {

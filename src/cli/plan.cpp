@@ -211,9 +211,6 @@ int plan_one(const Subject& subject, int world, const PlanOptions& options) {
     if (!out.fits()) facts.alternatives = forecaster.alternatives();
     return out;
   }();
-  if (recipe.parallel.context_comm == ContextComm::automatic && recipe.parallel.context_parallel_degree > 1) {
-    facts.context_forms = forecaster.context_forms();
-  }
   facts.disk = plan::disk_use(recipe, *model, forecast.layout, facts.steps.count, forecast.seconds);
   const bool here = target.is_this_cpu() || (target.cuda && cuda_info().devices > 0);
   if (here && !recipe.output.empty()) facts.free_disk = plan::free_disk(resolve_path(recipe, recipe.output));

@@ -36,8 +36,8 @@ struct MeshSizes {
   // it: who makes the mesh takes it from the model, max(1, tensor / key-value heads).
   int kv_copies = 1;
 
-  // Two-dimensional context parallelism (Ulysses x ring): `context_heads` consecutive ranks of a context group have
-  // different heads of the same rows in attention. They divide the context group; 1: none.
+  // An all-to-all over heads (Ulysses), alone or in a ring of groups: `context_heads` consecutive ranks of a context
+  // group have different heads of the same rows in attention. They divide the context group; 1: none.
   int context_heads = 1;
 
   // Pipeline edges: edge e leads from stage e to stage (e + 1) % pipeline.

@@ -160,30 +160,6 @@ void check_metric(const Recipe& recipe, const std::vector<std::string>& sets, Pr
 namespace {
 
 // Keys of the optimizer that its schedule does not read, and both lengths of its warm-up. `add(KEY, PROBLEM)`.
-// Of hybrid context parallelism.
-template <class Add>
-void check_group(const Recipe& recipe, const Add& add) {
-  const int group = recipe.parallel.context_all_to_all_degree, context = recipe.parallel.context_parallel_degree;
-  const char* key = "parallel.context_all_to_all_degree";
-  const ContextComm comm = recipe.parallel.context_comm;
-  if (comm != ContextComm::hybrid && comm != ContextComm::automatic) {
-    return add(key, {.what = "only hybrid context parallelism has groups",
-                     .expected = "parallel.context_comm: hybrid",
-                     .got = cat(group),
-                     .hint = "parallel.context_comm: hybrid"});
-  }
-  if (group > 1 && group < context && context % group == 0) return;
-  std::vector<int> degrees;
-  for (int degree = 2; degree < context; ++degree) {
-    if (context % degree == 0) degrees.push_back(degree);
-  }
-  add(key, {.what = "groups do not divide the context ranks",
-            .expected = cat("a divisor of context_parallel_degree ", context, ", at least 2 and less than all"),
-            .got = cat(group),
-            .hint = degrees.empty() ? std::string("parallel.context_comm: all_to_all, or ring")
-                                    : cat(key, ": ", degree_words(degrees))});
-}
-
 template <class Add>
 void check_schedule(const Recipe& recipe, const Add& add) {
   const OptimizerRecipe& optimizer = recipe.optimizer;
@@ -293,12 +269,6 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
                                             .expected = cat("a multiple of parallel.context_parallel_degree ", context),
                                             .got = cat(hybrid),
                                             .hint = multiples_near("parallel.hybrid_shard_degree", hybrid, context)});
-  }
-
-  const int group = recipe.parallel.context_all_to_all_degree;
-  if (accepted({"parallel.context_comm", "parallel.context_all_to_all_degree", "parallel.context_parallel_degree"}) &&
-      group > 0) {
-    check_group(recipe, reject);
   }
 
   if (accepted({"train.steps", "train.epochs"}) && train.steps > 0 && train.epochs > 0) {

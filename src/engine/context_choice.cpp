@@ -16,7 +16,7 @@ std::string choose_context_form(plan::RunPlan& plan, const models::Model& model,
     machine.ranks = ranks_here;
     const plan::Forecaster forecaster(recipe, model, ranks, plan::load_target(plan::target_of(device)), machine,
                                       threads);
-    const std::vector<plan::ContextForecast> forms = forecaster.context_forms();
+    const std::vector<plan::ContextForecast> forms = forecaster.forecast().context_forms;
     return cat(plan::context_text(forms.front().form), "\n", plan::context_choice_text(forms));
   });
   const std::size_t line = answer.find('\n');

@@ -207,8 +207,9 @@ void expect_equal_inputs(const OpenEvaluation& input, comm::World* world) {
   const plan::Layout& layout = input.layout;
   const comm::MeshSizes& mesh = layout.mesh;
   expect(cat(layout.batch.sequence_length, " ", layout.batch.max_documents, " ", layout.micro_batches, " ",
-             to_string(layout.compute), " ", mesh.tensor, " ", mesh.context, " ", mesh.shard, " ", mesh.replicate, " ",
-             input.gradient_norms, input.across_documents),
+             to_string(layout.compute), " ", mesh.tensor, " ", mesh.context, " ", mesh.context_heads, " ",
+             layout.ring_attention, " ", mesh.shard, " ", mesh.replicate, " ", input.gradient_norms,
+             input.across_documents),
          {.what = "eval: ranks have different options", .hint = "the same command for all ranks"});
   if (!input.open.checkpoint) {
     expect(io::read_text(models::config_path(input.folder), kMaxConfig),

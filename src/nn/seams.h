@@ -1,15 +1,16 @@
 // `Seams`: the four hooks inside layers at which parallelism is possible. A layer with the default seams is the layer
 // of one device, which tests use as the reference.
 //
-//   seam             parallelism     what it moves                                       implementations in use
+//   seam             parallelism     what it moves                                       implementations
 //   redistribute     tensor          rows of activations around sliced Linears           parallel::TensorParallel,
 //                                                                                        parallel::SequenceParallel
-//   attention        context         keys and values, or heads, of attention             parallel::AllGatherExchange;
+//   attention        context         keys and values, or heads, of attention             parallel::AllGatherExchange,
+//                                                                                        RingExchange, AllToAllExchange;
 //                                                                                        KvCacheExchange (generation)
 //   tokens           expert          rows of tokens to their experts, and back           the default
 //   tensor_reduce    tensor          parts of tensors, such as statistics of sliced logits      parallel::TensorSums
 //
-// parallel/make_seams.h makes those of a mesh. Other implementations are those of the tests (tests/support).
+// parallel/make_seams.h makes those of a mesh. Other exchanges of tokens are those of the tests (tests/support).
 //
 // What holds for all seams: the host calls a seam while it enqueues an instruction. The seam enqueues its own work on
 // the streams of the LayerContext and orders it with events. Work that the layer enqueues on the compute stream

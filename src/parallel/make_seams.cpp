@@ -31,16 +31,20 @@ void set_up_context(const SeamChoices& choices, comm::Mesh& mesh, nn::Seams& sea
     seams.attention = std::make_shared<nn::KvCacheExchange>();
     return;
   }
+  std::shared_ptr<nn::AttentionExchange> rows;  // between ranks with different rows of the same heads
   if (sizes.context > sizes.context_heads) {
     comm::Group& ring = mesh.context_ring();
     if (choices.ring_attention) {
-      seams.attention = std::make_shared<RingExchange>(ring, reduce_dtype);
+      rows = std::make_shared<RingExchange>(ring, reduce_dtype);
     } else {
-      seams.attention = std::make_shared<AllGatherExchange>(ring, choices.head_groups, reduce_dtype);
+      HAWSER_CHECK(sizes.context_heads == 1, "gathered keys between groups of an all-to-all; they move in a ring");
+      rows = std::make_shared<AllGatherExchange>(ring, choices.head_groups, reduce_dtype);
     }
   }
   if (sizes.context_heads > 1) {
-    seams.attention = std::make_shared<AllToAllExchange>(mesh.context_heads(), seams.attention, reduce_dtype);
+    seams.attention = std::make_shared<AllToAllExchange>(mesh.context_heads(), reduce_dtype, rows);
+  } else if (rows) {
+    seams.attention = rows;
   }
 }
 

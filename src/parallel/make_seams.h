@@ -28,8 +28,8 @@ struct SeamChoices {
   std::function<std::shared_ptr<nn::TokenExchange>(comm::Group& expert)> token_exchange = {};
 };
 
-// `mesh` outlives the seams. InternalError for a parallelism without an implementation: experts over ranks without an
-// exchange above, and context parallelism with a KV cache.
+// `mesh` outlives the seams. InternalError for what has no implementation: experts over ranks without an exchange
+// above, context parallelism with a KV cache, and gathered keys between the groups of an all-to-all.
 nn::Seams make_seams(const SeamChoices& choices, comm::Mesh& mesh);
 
 }  // namespace hawser::parallel

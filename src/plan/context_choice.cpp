@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <exception>
+#include <optional>
 
+#include "base/error.h"
 #include "base/text.h"
-#include "base/units.h"
 #include "config/config.h"
 #include "plan/forecast.h"
 
@@ -32,34 +34,55 @@ Forecaster::Sketch Forecaster::sketch(const Recipe& recipe, const Candidate& can
 
 std::vector<ContextForecast> Forecaster::context_forms(const Recipe& recipe) const {
   std::vector<ContextForecast> out;
-  const double capacity = static_cast<double>(capacity_);
+  std::exception_ptr unsupported;  // run.deterministic with a form whose attention is not
   for (const ContextForm& form : plan::context_forms(recipe.parallel, model_.whole())) {
     Recipe of_form = recipe;
     set_context_form(of_form.parallel, form);
-    Sketch found = sketch(of_form, candidate_of(of_form));
-    if (is_automatic(recipe.memory) && found.needed > capacity) {
-      of_form.memory.activation_checkpointing = Checkpointing::full;
-      found = sketch(of_form, candidate_of(of_form));
+    const auto fits = [&](const Sketch& found) { return found.needed <= static_cast<double>(capacity_); };
+    try {
+      Sketch found = sketch(of_form, candidate_of(of_form));
+      if (is_automatic(recipe.memory) && !fits(found)) {
+        of_form.memory.activation_checkpointing = Checkpointing::full;
+        found = sketch(of_form, candidate_of(of_form));
+      }
+      out.push_back({form, found.seconds, static_cast<std::int64_t>(found.needed), fits(found)});
+    } catch (const UserError&) {
+      unsupported = std::current_exception();
     }
-    out.push_back({form, found.seconds, static_cast<std::int64_t>(found.needed)});
   }
-  std::ranges::stable_sort(out, [&](const ContextForecast& a, const ContextForecast& b) {
-    const bool a_fits = a.needed <= capacity_, b_fits = b.needed <= capacity_;
-    return a_fits != b_fits ? a_fits : a.seconds < b.seconds;
-  });
+  if (out.empty()) std::rethrow_exception(unsupported);
+  std::ranges::stable_sort(out, {}, &ContextForecast::seconds);
   return out;
 }
 
+Forecast Forecaster::fastest_form() const {
+  std::vector<ContextForecast> forms = context_forms(recipe_);
+  std::optional<Forecast> out;
+  for (std::size_t i = 0; i < forms.size(); ++i) {
+    Recipe of_form = recipe_;
+    set_context_form(of_form.parallel, forms[i].form);
+    const Candidate candidate = candidate_of(of_form);
+    Forecast found = is_automatic(recipe_.memory) ? choose(recipe_, candidate) : forecast(candidate);
+    if (out && !found.fits()) continue;
+    const bool fits = found.fits();
+    out = std::move(found);
+    out->context_forms = forms;
+    std::rotate(out->context_forms.begin(), out->context_forms.begin() + static_cast<std::ptrdiff_t>(i),
+                out->context_forms.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    if (fits) break;
+  }
+  return std::move(*out);
+}
+
 std::string context_choice_text(const std::vector<ContextForecast>& forms) {
-  const ContextForecast& chosen = forms.front();
   std::string others;
   for (std::size_t i = 1; i < forms.size(); ++i) {
-    const double longer = forms[i].seconds / chosen.seconds - 1;
     std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "+%.1f%%", 100 * longer);
-    others += cat(i > 1 ? ", " : "", context_text(forms[i].form), " ", longer < 0 ? "does not fit" : text.data());
+    std::snprintf(text.data(), text.size(), "%+.1f%%", 100 * (forms[i].seconds / forms.front().seconds - 1));
+    others +=
+        cat(i > 1 ? ", " : "", context_text(forms[i].form), " ", text.data(), forms[i].fits ? "" : " (does not fit)");
   }
-  return cat(context_text(chosen.form), "; predicted step times of others: ", others);
+  return cat(context_text(forms.front().form), "; predicted step times of others: ", others);
 }
 
 Recipe Forecaster::with_context_form(const Recipe& recipe) const {

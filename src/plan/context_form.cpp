@@ -1,7 +1,9 @@
 #include "plan/context_form.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "base/text.h"
 #include "config/config.h"
 
 namespace hawser::plan {
@@ -75,29 +77,61 @@ std::vector<ContextForm> context_forms(const ParallelRecipe& recipe, const model
   out.push_back({ContextComm::ring});
   if (divides_all(context, blocks)) out.push_back({ContextComm::all_to_all, context});
   const int degree = hybrid_degree(recipe, blocks);
-  if (degree > 1 && degree < context && divides_all(degree, blocks)) out.push_back({ContextComm::hybrid, degree});
+  if (degree > 1 && degree < context && context % degree == 0 && divides_all(degree, blocks))
+    out.push_back({ContextComm::hybrid, degree});
   return out;
 }
 
 void set_context_form(ParallelRecipe& recipe, const ContextForm& form) {
   recipe.context_comm = form.comm;
-  recipe.context_all_to_all_degree = form.comm == ContextComm::hybrid ? form.heads : 0;
+  recipe.context_all_to_all_degree = form.comm == ContextComm::hybrid ? form.context_heads : 0;
 }
+
+namespace {
+
+// context_all_to_all_degree against the other two keys.
+std::optional<Problem> wrong_group(const Recipe& recipe) {
+  const ParallelRecipe& parallel = recipe.parallel;
+  const int group = parallel.context_all_to_all_degree, context = parallel.context_parallel_degree;
+  const char* key = "parallel.context_all_to_all_degree";
+  Problem problem = problem_at(recipe, key);
+  problem.got = cat(group);
+  if (parallel.context_comm != ContextComm::hybrid && parallel.context_comm != ContextComm::automatic) {
+    problem.what = "only hybrid context parallelism has groups";
+    problem.expected = problem.hint = "parallel.context_comm: hybrid";
+    return problem;
+  }
+  if (group > 1 && group < context && context % group == 0) return std::nullopt;
+  std::vector<std::string> degrees;
+  for (int degree = 2; degree < context; ++degree) {
+    if (context % degree == 0) degrees.push_back(cat(degree));
+  }
+  problem.what = "groups do not divide the context ranks";
+  problem.expected = cat("a divisor of context_parallel_degree ", context, ", at least 2 and less than all");
+  problem.hint =
+      degrees.empty() ? "parallel.context_comm: all_to_all, or ring" : cat(key, ": ", joined(degrees, " or "));
+  return problem;
+}
+
+}  // namespace
 
 void check_context_form(const Recipe& recipe, const models::ModelDescription& whole, Problems& problems) {
   const ParallelRecipe& parallel = recipe.parallel;
   const int context = parallel.context_parallel_degree;
+  if (context == 1) return;  // the other keys have no effect
+  if (parallel.context_all_to_all_degree > 0) {
+    if (std::optional<Problem> problem = wrong_group(recipe)) return problems.add(std::move(*problem));
+  }
   const bool all = parallel.context_comm == ContextComm::all_to_all,
              hybrid = parallel.context_comm == ContextComm::hybrid;
-  if (context == 1 || !(all || hybrid)) return;
+  if (!all && !hybrid) return;
   const std::vector<Heads> blocks = heads_of(parallel, whole);
   const int degree = all ? context : hybrid_degree(parallel, blocks);
   const char* key = all                                      ? "parallel.context_parallel_degree"
                     : parallel.context_all_to_all_degree > 0 ? "parallel.context_all_to_all_degree"
                                                              : "parallel.context_comm";
   Problem problem = problem_at(recipe, key);
-  problem.got = cat(degree);
-  if (hybrid && degree == 1) {
+  if (degree == 1) {
     problem.what = "no group of context ranks divides the key-value heads";
     problem.expected = cat("a common divisor of ", context, " context ranks and ", blocks.front().key_value,
                            " key-value heads of a rank");
@@ -110,15 +144,17 @@ void check_context_form(const Recipe& recipe, const models::ModelDescription& wh
   problem.what = "an all-to-all over ranks that do not divide the attention heads";
   problem.expected = cat("a divisor of ", wrong->query, " heads that divides ", wrong->key_value,
                          " key-value heads or is a multiple of them");
-  std::string nearest;
+  problem.got = cat(degree);
   const auto allowed = [&](int other) { return divides_all(other, blocks) && (all || context % other == 0); };
-  int below = degree - 1, above = degree + 1;
   const int most = all ? static_cast<int>(wrong->query) : context / 2;
+  int below = degree - 1, above = degree + 1;
   while (below > 1 && !allowed(below)) --below;
   while (above <= most && !allowed(above)) ++above;
-  if (below > 1) nearest = cat(key, ": ", below);
-  if (above <= most) nearest += below > 1 ? cat(" or ", above) : cat(key, ": ", above);
-  problem.hint = cat(nearest, nearest.empty() ? "" : ", or ", "parallel.context_comm: ring");
+  std::vector<std::string> nearest;
+  if (below > 1) nearest.push_back(cat(below));
+  if (above <= most) nearest.push_back(cat(above));
+  problem.hint =
+      cat(nearest.empty() ? "" : cat(key, ": ", joined(nearest, " or "), ", or "), "parallel.context_comm: ring");
   problems.add(std::move(problem));
 }
 
@@ -138,7 +174,7 @@ std::string context_text(const ContextForm& form) {
     case ContextComm::all_to_all:
       return "all_to_all";
     case ContextComm::hybrid:
-      return cat("hybrid of ", form.heads);
+      return cat("hybrid of ", form.context_heads);
     case ContextComm::automatic:
       break;
   }

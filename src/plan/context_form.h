@@ -3,13 +3,13 @@
 //
 //   recipe: parallel: {context_parallel_degree: 8, context_comm: hybrid}; a model of 32 heads and 4 key-value heads
 //
-//   context_form(recipe, description)      // hybrid: two rings of ... of four ranks with different heads: heads 4
-//   context_forms(recipe, description)     // all_gather, ring, all_to_all, and hybrid with heads 4
+//   context_form(recipe, description)      // hybrid with context_heads 4: two groups of four ranks, four rings of two
+//   context_forms(recipe, description)     // all_gather, ring, all_to_all, and this hybrid
 //
 // all_gather  each rank gathers the keys of all (parallel/context/all_gather_exchange.h)
 // ring        keys move from rank to rank (ring_exchange.h)
 // all_to_all  each rank gets some of the heads of all rows (all_to_all_exchange.h)
-// hybrid      groups of `heads` consecutive ranks exchange heads, and keys move from group to group in a ring
+// hybrid      groups of `context_heads` consecutive ranks exchange heads, and keys move from group to group in a ring
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ namespace hawser::plan {
 
 struct ContextForm {
   ContextComm comm = ContextComm::all_gather;
-  int heads = 1;  // comm::MeshSizes::context_heads
+  int context_heads = 1;  // ranks of a group (comm::MeshSizes::context_heads)
 
   bool ring_attention() const { return comm == ContextComm::ring || comm == ContextComm::hybrid; }
   bool operator==(const ContextForm&) const = default;
@@ -40,8 +40,8 @@ std::vector<ContextForm> context_forms(const ParallelRecipe& recipe, const model
 // The keys that name a form.
 void set_context_form(ParallelRecipe& recipe, const ContextForm& form);
 
-// Problems of a form whose groups do not divide the attention heads of a tensor rank, each with the nearest degrees
-// that do.
+// Problems of groups that the recipe's form has not, or that do not divide the context ranks, or the attention heads of
+// a tensor rank; each with the nearest degrees that do. With one context rank there are none.
 void check_context_form(const Recipe& recipe, const models::ModelDescription& whole, Problems& problems);
 
 // The form of a mesh.

@@ -121,6 +121,8 @@ int Forecaster::period(const Recipe& recipe, const Candidate& candidate) const {
 }
 
 Forecast Forecaster::forecast() const {
+  const ParallelRecipe& parallel = recipe_.parallel;
+  if (parallel.context_comm == ContextComm::automatic && parallel.context_parallel_degree > 1) return fastest_form();
   const Candidate own = candidate();
   return is_automatic(recipe_.memory) ? choose(recipe_, own) : forecast(own);
 }

@@ -39,6 +39,15 @@ struct StageForecast {
   StepTime time;              // until the rank's last work of the step has ended
 };
 
+// A form of context parallelism: what a step of it is predicted to take, and a rank to need. Estimates: with few
+// blocks, and of few micro-batches.
+struct ContextForecast {
+  ContextForm form;
+  double seconds = 0;
+  std::int64_t needed = 0;
+  bool fits = true;
+};
+
 struct Forecast {
   Candidate candidate;  // what is planned
   Layout layout;
@@ -50,6 +59,8 @@ struct Forecast {
   double planning_seconds = 0;
   bool placed = false;  // offsets were computed: needed() is not an estimate
   bool chosen = false;  // the policies of `layout` are the choice for memory.activation_checkpointing: auto
+  // With parallel.context_comm: auto, those that the model allows: the choice, then the others, fastest first.
+  std::vector<ContextForecast> context_forms;
 
   // The policy of each block.
   std::vector<Checkpointing> checkpointing() const;
@@ -70,14 +81,7 @@ struct Forecast {
 // the sizes of context and communicators are estimates, and other processes may use memory of the device.
 constexpr double kAutoMargin = 0.01;
 
-// A form of context parallelism: what a step of it is predicted to take, and a rank to need.
-struct ContextForecast {
-  ContextForm form;
-  double seconds = 0;
-  std::int64_t needed = 0;
-};
-
-// "ring; predicted step times of others: all_gather +0.4%, all_to_all +2.1%": the first, and how much longer others take.
+// "ring; predicted step times of others: all_gather +0.4%, all_to_all +2.1%, does not fit": Forecast::context_forms.
 std::string context_choice_text(const std::vector<ContextForecast>& forms);
 
 // A change of a recipe: "memory.activation_checkpointing=full".
@@ -151,15 +155,12 @@ class Forecaster {
 
   // For memory.activation_checkpointing: auto, the forecast of the chosen policies: those of the fastest step that
   // needs at most 1 - kAutoMargin of the capacity, or, if none fits, those with the minimum memory. Equal arguments
-  // give equal choices. A recipe of many micro-batches that clearly does not fit is planned with the first of them: its
-  // memory may be a little too low. The plans of all pipeline stages are checked together (check_plans), unless they
-  // are estimates.
+  // give equal choices. For parallel.context_comm: auto, that of the fastest form that fits. A recipe of many
+  // micro-batches that clearly does not fit is planned with the first of them: its memory may be a little too low. The
+  // plans of all pipeline stages are checked together (check_plans), unless they are estimates.
   Forecast forecast() const;
   // The complete plan of a candidate on as many ranks, with everything else as in the recipe.
   Forecast forecast(const Candidate& candidate) const;
-  // The forms of context parallelism that the model allows with the recipe's degrees, those that fit first, of these the
-  // fastest first. parallel.context_comm: auto is the first. Estimates: with few blocks, and of few micro-batches.
-  std::vector<ContextForecast> context_forms() const { return context_forms(recipe_); }
   // Up to `count` settings whose complete plans fit, fastest first; takes at most seconds. Empty if none was found.
   std::vector<Suggestion> suggestions(int count) const;
   // The first of twice, four times, ... as many ranks (powers of two) on which the recipe fits; first unchanged but for
@@ -171,8 +172,13 @@ class Forecaster {
   class Search;
   class Choice;
   Candidate candidate_of(const Recipe& recipe) const;
+  // The forms that the model allows with the recipe's degrees, fastest first. UserError if no step with one of them can
+  // be planned.
   std::vector<ContextForecast> context_forms(const Recipe& recipe) const;
-  // The recipe with the form that auto chooses for its degrees.
+  // That of the first one that fits, or of the first.
+  Forecast fastest_form() const;
+  // The recipe with the form that is the fastest with its degrees of tensor and context parallelism: other settings
+  // change hardly anything about that.
   Recipe with_context_form(const Recipe& recipe) const;
   // Of the first rank.
   Layout layout_of(const Recipe& recipe, const Candidate& candidate) const;

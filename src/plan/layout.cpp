@@ -240,7 +240,7 @@ Parallelism parallelism_of(const Recipe& recipe, const models::Model& model, int
                           .sequence_parallel = share.sequence_parallel,
                           .ring_attention = form.ring_attention()};
   parallelism.mesh.tensor = p.tensor_parallel_degree;
-  parallelism.mesh.context_heads = form.heads;
+  parallelism.mesh.context_heads = form.context_heads;
   parallelism.mesh.pipeline = p.pipeline_parallel_degree;
   return parallelism;
 }

@@ -290,8 +290,8 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
              layout.mesh.pipeline > 1 ? cat(layout.mesh.pipeline, " pipeline stages, ") : "",
              plural(layout.micro_batches, "micro-batch", "micro-batches"), " of ",
              plural(layout.batch.sequences, "sequence", "sequences"), "\n");
-  if (!facts.context_forms.empty())
-    out += cat("context_comm: auto is ", context_choice_text(facts.context_forms), "\n");
+  if (!forecast.context_forms.empty())
+    out += cat("context_comm: auto is ", context_choice_text(forecast.context_forms), "\n");
   out += cat("checkpointing: ", checkpointing_text(forecast), "\nprecision: ", precision_text(recipe, model, layout),
              "\n\n");
 
@@ -396,9 +396,11 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
     out["run_seconds"] = static_cast<double>(*facts.steps.count) * forecast.seconds;
   }
   out["busy_seconds"] = stage.time.busy;
-  for (const ContextForecast& other : facts.context_forms) {
-    out["context_forms"].push_back(
-        {{"context_comm", context_text(other.form)}, {"seconds", other.seconds}, {"needed", other.needed}});
+  for (const ContextForecast& other : forecast.context_forms) {
+    out["context_forms"].push_back({{"context_comm", context_text(other.form)},
+                                    {"seconds", other.seconds},
+                                    {"needed", other.needed},
+                                    {"fits", other.fits}});
   }
   out["tokens_per_second"] = forecast.tokens_per_second;
   out["cost"] = cost_json(cost_of(recipe, target, forecast, facts));

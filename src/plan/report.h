@@ -18,10 +18,9 @@ struct RunSteps {
 struct PlanFacts {
   RunSteps steps;
   DiskUse disk;
-  std::optional<double> price = {};                 // of a rank for an hour
-  std::optional<std::int64_t> free_disk;            // for the output folder; none on another machine than this
-  Alternatives alternatives;                        // if the recipe does not fit
-  std::vector<ContextForecast> context_forms = {};  // with parallel.context_comm: auto
+  std::optional<double> price = {};       // of a rank for an hour
+  std::optional<std::int64_t> free_disk;  // for the output folder; none on another machine than this
+  Alternatives alternatives;              // if the recipe does not fit
 };
 
 // "fits; 1.6 s a step; 1,000 steps about 26 min", or "does not fit: needs 87.68 GiB per rank, has 60.00 GiB; fits with

@@ -22,6 +22,7 @@ namespace hawser::plan {
 // The settings that the search varies.
 struct SearchSettings {
   int tensor = 1, context = 1, hybrid = 0;
+  ContextComm context_comm = ContextComm::all_gather;
   std::int64_t micro_batch = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   bool automatic = false;  // checkpointing is auto; otherwise as in the recipe
@@ -36,6 +37,7 @@ Recipe with(const Recipe& base, const SearchSettings& s) {
   Recipe out = base;
   out.parallel.tensor_parallel_degree = s.tensor;
   out.parallel.context_parallel_degree = s.context;
+  out.parallel.context_comm = s.context_comm;
   out.parallel.hybrid_shard_degree = s.hybrid;
   out.parallel.gradient_accumulation = s.accumulation;
   out.train.micro_batch_size = s.micro_batch;
@@ -50,6 +52,7 @@ SearchSettings settings_of(const Recipe& recipe) {
   return {.tensor = recipe.parallel.tensor_parallel_degree,
           .context = recipe.parallel.context_parallel_degree,
           .hybrid = recipe.parallel.hybrid_shard_degree,
+          .context_comm = recipe.parallel.context_comm,
           .micro_batch = recipe.train.micro_batch_size,
           .accumulation = recipe.parallel.gradient_accumulation};
 }
@@ -64,6 +67,7 @@ std::vector<Change> changes_between(const Recipe& base, const Recipe& other) {
   add("parallel.tensor_parallel_degree", base.parallel.tensor_parallel_degree, other.parallel.tensor_parallel_degree);
   add("parallel.context_parallel_degree", base.parallel.context_parallel_degree,
       other.parallel.context_parallel_degree);
+  add("parallel.context_comm", context_text({base.parallel.context_comm}), context_text({other.parallel.context_comm}));
   add("parallel.hybrid_shard_degree", base.parallel.hybrid_shard_degree, other.parallel.hybrid_shard_degree);
   const auto policy = [](const Recipe& r) {
     return std::string(r.parallel.gradient_accumulation == GradientAccumulation::local ? "local" : "sharded");
@@ -180,11 +184,13 @@ class Forecaster::Search {
     for (int c = 1; c <= ranks; ++c) {
       if (ranks % c == 0) contexts.push_back(c);
     }
-    for (const int context : nearest_few(contexts, base.parallel.context_parallel_degree, 5)) {
+    for (const auto& [context, comm] :
+         with_forms(nearest_few(contexts, base.parallel.context_parallel_degree, 5), tensor)) {
       for (const int hybrid : hybrids(ranks, context)) {
         const std::int64_t data_ranks = ranks / context;
         for (const std::int64_t micro : micro_batches(data_ranks)) {
           SearchSettings s{.tensor = tensor, .context = context, .hybrid = hybrid, .micro_batch = micro};
+          s.context_comm = comm;
           // The two accumulation modes differ only if gradients are accumulated or sharded.
           const bool accumulates = base.train.global_batch_size > data_ranks * micro && on_.world_ > 1 && hybrid != 1;
           for (const auto accumulation : {GradientAccumulation::sharded, GradientAccumulation::local}) {
@@ -200,6 +206,24 @@ class Forecaster::Search {
         }
       }
     }
+  }
+
+  // Each degree with the recipe's form, or with auto where the model does not allow it; the recipe's own degrees with
+  // auto, too.
+  std::vector<std::pair<int, ContextComm>> with_forms(const std::vector<int>& contexts, int tensor) const {
+    const ParallelRecipe& own = on_.recipe_.parallel;
+    std::vector<std::pair<int, ContextComm>> out;
+    for (const int context : contexts) {
+      SearchSettings s = settings_of(on_.recipe_);
+      s.tensor = tensor, s.context = context;
+      Problems problems;
+      check_context_form(with(on_.recipe_, s), on_.model_.whole(), problems);
+      if (problems.empty()) out.emplace_back(context, own.context_comm);
+      const bool same = tensor == own.tensor_parallel_degree && context == own.context_parallel_degree;
+      const bool is_auto = own.context_comm == ContextComm::automatic;
+      if (!is_auto && context > 1 && (same || !problems.empty())) out.emplace_back(context, ContextComm::automatic);
+    }
+    return out;
   }
 
   // As the recipe says, but for what no key says.

@@ -137,7 +137,8 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   plan::RunPlan plan = plan::resolve(request.recipe);
   const int ranks = world != nullptr ? world->size() : 1;
   const DeviceKind kind = request.device.kind;
-  engine::choose_context_form(plan, *model.model, kind, world, request.ranks_here, request.threads);
+  const std::string form =
+      engine::choose_context_form(plan, *model.model, kind, world, request.ranks_here, request.threads);
   plan::lay_out(plan, *model.model, ranks, request.threads, kind);
   const plan::Layout& layout = plan.layout;
   const comm::MeshCoordinate place = comm::coordinate_of(world != nullptr ? world->rank().value() : 0, layout.mesh);
@@ -182,6 +183,7 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   result.before = before;
   result.after = device->memory();
   result.notes = session->notes();
+  if (!form.empty()) result.notes.push_back(form);
   for (std::string& line : engine::slow_kernels(session->stream())) result.notes.push_back(std::move(line));
   if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(plan.steps));
   if (traced != nullptr)

@@ -88,5 +88,35 @@ TEST_F(Context, ErrorsNameWhatDivides) {
        "or 3"});
 }
 
+// Commands without a recipe reject what fit rejects.
+TEST_F(Context, WithoutARecipeGroupsAreChecked) {
+  const std::string model = " --model " + config_ + " --ranks 6 --set parallel.context_parallel_degree=6 ";
+  const std::string groups = "--set parallel.context_comm=hybrid --set parallel.context_all_to_all_degree=4";
+  for (const char* command : {"plan", "bench step", "recipe init"}) {
+    const testing::Ran ran = hawser(command + model + groups);
+    EXPECT_EQ(ran.code, 2) << command << "\n" << ran.err;
+    EXPECT_TRUE(says(ran.err, "groups do not divide the context ranks")) << ran.err;
+  }
+  const testing::Ran eval =
+      hawser("eval --model " + testing::tiny("gqa").string() +
+             " --data text.jsonl --sequence-length 24 --ranks 6 --set parallel.context_parallel_degree=6 " + groups);
+  EXPECT_TRUE(says(eval.err, "groups do not divide the context ranks")) << eval.err;
+  const testing::Ran init = hawser("recipe init --model " + config_ +
+                                   " --ranks 6 --set train.global_batch_size=1 --set parallel.context_comm=all_to_all");
+  EXPECT_NE(init.code, 134) << init.err;
+  EXPECT_FALSE(says(init.err, "internal error")) << init.err;
+}
+
+TEST_F(Context, AHybridTrainsAndResumesUnderAuto) {
+  const std::string hybrid =
+      "fit recipe.yaml --ranks 4 --set parallel.context_parallel_degree=4 --set parallel.context_comm=";
+  const testing::Ran fit = hawser(hybrid + "hybrid --set train.steps=2");
+  EXPECT_EQ(fit.code, 0) << fit.err;
+  EXPECT_TRUE(says(fit.err, "context parallel over 4 by hybrid of 2")) << fit.err;
+  const testing::Ran resumed = hawser(hybrid + "auto --resume");
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_TRUE(says(resumed.err, "context parallelism: auto chose ")) << resumed.err;
+}
+
 }  // namespace context_test
 }  // namespace hawser

@@ -118,32 +118,98 @@ plan::Forecast forecast(const Recipe& recipe, const models::Model& model, const 
   return plan::Forecaster(recipe, model, 8, target, {.cores = 8, .memory = std::int64_t{1} << 50}, 1).forecast();
 }
 
-// The forecast of auto is that of the form that is predicted to be the fastest, and a form that does not fit is last.
+// The forecast of auto is that of the form that is predicted to be the fastest of those that fit.
 TEST(ContextForm, AutoIsTheFastestThatFits) {
   const models::Model model(description(16, 8));
   const plan::Target target = plan::load_target("h200");
   for (const std::int64_t length : {8192, 65536}) {
     const Recipe recipe = long_recipe(length);
     const plan::Forecaster forecaster(recipe, model, 8, target, {.cores = 8, .memory = std::int64_t{1} << 50}, 1);
-    const std::vector<plan::ContextForecast> forms = forecaster.context_forms();
-    ASSERT_EQ(forms.size(), 4u);
     const plan::Forecast chosen = forecaster.forecast();
+    const std::vector<plan::ContextForecast>& forms = chosen.context_forms;
+    ASSERT_EQ(forms.size(), 4u);
     EXPECT_EQ(plan::form_of(chosen.layout), forms.front().form);
     for (const plan::ContextForecast& form : forms) {
       Recipe named = recipe;
       plan::set_context_form(named.parallel, form.form);
       const plan::Forecast of_form = forecast(named, model, target);
+      EXPECT_TRUE(of_form.context_forms.empty());
       EXPECT_GE(of_form.seconds, 0.97 * chosen.seconds) << plan::context_text(form.form);
       EXPECT_NEAR(form.seconds, of_form.seconds, 0.05 * of_form.seconds);  // of 4 of 8 blocks
       EXPECT_NEAR(static_cast<double>(form.needed), static_cast<double>(of_form.needed()), 0.1 * of_form.needed());
+      // Where the fastest form does not fit, the next one is taken.
+      if (form.form != forms.front().form && of_form.needed() < chosen.needed()) {
+        Recipe tight = recipe;
+        tight.memory.capacity = Bytes(chosen.needed() - 1);
+        EXPECT_NE(plan::form_of(forecast(tight, model, target).layout), forms.front().form);
+      }
     }
-    // One that needs the most memory does not fit with a byte less.
-    Recipe tight = recipe;
-    const auto most = std::ranges::max_element(forms, {}, &plan::ContextForecast::needed);
-    tight.memory.capacity = Bytes(most->needed - 1);
-    const auto fitting =
-        plan::Forecaster(tight, model, 8, target, {.cores = 8, .memory = std::int64_t{1} << 50}, 1).context_forms();
-    EXPECT_EQ(fitting.back().form, most->form);
+    EXPECT_TRUE(std::ranges::is_sorted(forms, {}, &plan::ContextForecast::seconds));
+  }
+}
+
+// Keys of a rank leave when the ranks behind have them: however many ranks there are, a rank has those of two.
+TEST(ContextForm, ARingNeedsAsMuchMemoryOnMoreRanks) {
+  const models::Model model(description(16, 8));
+  const auto bytes = [&](int ranks) {
+    Recipe recipe = long_recipe(std::int64_t{4096} * ranks);
+    recipe.parallel = parallel(ranks, ContextComm::ring);
+    recipe.parallel.hybrid_shard_degree = 1;
+    recipe.run.ranks = ranks;
+    recipe.memory.activation_checkpointing = Checkpointing::full;
+    const plan::Layout layout = plan::make_layout(recipe, model, ranks, DType::bf16, 1, DeviceKind::cuda);
+    return plan::plan_rank(model, layout, step::Purpose::train, 0).buffers.placement.bytes;
+  };
+  const std::int64_t few = bytes(4), many = bytes(16);
+  EXPECT_LT(static_cast<double>(many), 1.02 * static_cast<double>(few));
+}
+
+// Attention of every form runs in cuDNN's kernels, with packed documents and with one in each sequence.
+TEST(ContextForm, NoFormHasSlowKernels) {
+  models::ModelDescription windows = description(16, 8);
+  for (models::BlockDescription& block : windows.blocks) block.attention.window = 1024;
+  for (const models::ModelDescription& each : {description(16, 8), windows}) {
+    const models::Model model(each);
+    for (const Packing pack : {Packing::chunks, Packing::documents}) {
+      for (const ContextForm& form : plan::context_forms(parallel(8), each)) {
+        Recipe recipe = long_recipe(65536);
+        recipe.data.pack = pack;
+        recipe.precision.compute = ComputePrecision::bf16;
+        plan::set_context_form(recipe.parallel, form);
+        const plan::Forecast f = forecast(recipe, model, plan::load_target("h200"));
+        EXPECT_FALSE(f.stages[0].time.busy.contains(plan::kSlowAttention)) << plan::context_text(form);
+      }
+    }
+  }
+}
+
+std::vector<std::string> suggested(const Recipe& recipe, const models::Model& model) {
+  std::vector<std::string> out;
+  const plan::Forecaster forecaster(recipe, model, 8, plan::load_target("h200"),
+                                    {.cores = 8, .memory = std::int64_t{1} << 50}, 1);
+  for (const plan::Suggestion& suggestion : forecaster.suggestions(12)) {
+    Problems problems;
+    plan::check_context_form(suggestion.recipe, model.whole(), problems);
+    EXPECT_EQ(problems.lines(), "") << suggestion.flags();
+    out.push_back(suggestion.flags());
+  }
+  return out;
+}
+
+// Suggestions are recipes that fit accepts, also where other degrees allow other forms.
+TEST(ContextForm, SuggestionsKeepToWhatTheModelAllows) {
+  const models::Model model(description(16, 8));
+  Recipe recipe = long_recipe(65536);
+  recipe.train.global_batch_size = 8;
+  for (const auto& [comm, group] : {std::pair(ContextComm::hybrid, 4),
+                                    {ContextComm::all_to_all, 0},
+                                    {ContextComm::ring, 0},
+                                    {ContextComm::automatic, 2}}) {
+    recipe.parallel = parallel(8, comm, 1, group);
+    const std::int64_t needed = forecast(recipe, model, plan::load_target("h200")).needed();
+    recipe.memory.capacity = Bytes(needed * 9 / 10);
+    EXPECT_FALSE(suggested(recipe, model).empty());
+    recipe.memory.capacity.reset();
   }
 }
 

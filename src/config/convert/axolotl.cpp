@@ -91,6 +91,9 @@ constexpr auto kRules = std::to_array<Rule>({
               "flash_attention flash_attn_* flash_optimum attn_implementation flex_attention flex_attn_compile_kwargs "
               "sdp_attention sdpa_varlen xformers_attention sage_attention eager_attention fused_attn_kernel "
               "gemma4_hybrid_attn_impl batch_flattening s2_attention"),
+    automatic("packed documents are masked on context-parallel ranks, too; parallel.context_comm: ring, all_to_all or "
+              "hybrid instead of the default all_gather",
+              "ring_attn_func heads_k_stride"),
     automatic("kernels are fused ahead of time; nothing is compiled at run time",
               "torch_compile torch_compile_backend torch_compile_mode torch_compile_options deepcompile liger_* "
               "cut_cross_entropy chunked_cross_entropy chunked_cross_entropy_num_chunks use_kernels lora_mlp_kernel "
@@ -175,7 +178,6 @@ constexpr auto kRules = std::to_array<Rule>({
     unsupported("AdamW is the only optimizer",
                 "optim_args optim_target_modules adam_beta3 adam_epsilon2 dion_* qgalore_* grokfast_*"),
     unsupported("expert parallelism: experts are sharded as other weights are", "expert_parallel_*"),
-    unsupported("ring attention: context-parallel ranks gather keys and values", "ring_attn_func heads_k_stride"),
     unsupported("offload to host memory; memory.activation_checkpointing: auto recomputes what does not fit",
                 "activation_offloading layer_offloading ple_cpu_offload fsdp_config.offload_params "
                 "fsdp_config.fsdp_offload_params"),

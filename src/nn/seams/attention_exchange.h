@@ -21,8 +21,8 @@
 // the heads each (all-to-all). The tensors of a part are this rank's, parts of them, or temporaries of the seam.
 //
 // The default implementation is one device: one part, the diagonal blocks of all rows. parallel::AllGatherExchange,
-// RingExchange and AllToAllExchange are those of context parallelism, nn::KvCacheExchange that of generation. nn/seams.h
-// says what holds for all seams.
+// RingExchange and AllToAllExchange are those of context parallelism, nn::KvCacheExchange that of generation.
+// nn/seams.h says what holds for all seams.
 #pragma once
 
 #include <memory>
@@ -38,8 +38,8 @@ class LayerContext;
 // What one attention reads and writes. The stride of rows may exceed heads * D; that of heads is D.
 struct AttentionTensors {
   TensorView q, k, v;  // [T, heads, D], [T, kv_heads, D], [T, kv_heads, D]
-  // [T, heads, D] and float32 [heads, T]: forward writes them, backward reads them. What lse contains in between only the
-  // exchange knows: the log-sum-exps of this rank's rows, or those of its heads.
+  // [T, heads, D] and float32 [heads, T]: forward writes them, backward reads them. What lse contains in between only
+  // the exchange knows: the log-sum-exps of this rank's rows, or those of its heads.
   TensorView o, lse;
   TensorView d_o;         // backward: like o
   TensorView dq, dk, dv;  // backward: like q, k, v

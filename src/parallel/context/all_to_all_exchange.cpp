@@ -31,10 +31,12 @@ HeadsOfRanks divide_heads(std::int64_t heads, int ranks) {
 
 class AllToAllCall : public nn::AttentionExchange::Call {
  public:
-  AllToAllCall(LayerContext& ctx, comm::Group& group, nn::AttentionExchange& inner, DType kv_reduce_dtype,
+  // in_ring: `inner` moves keys, and finishes their gradients later.
+  AllToAllCall(LayerContext& ctx, comm::Group& group, nn::AttentionExchange& inner, bool in_ring, DType kv_reduce_dtype,
                const AttentionMask& mask, const AttentionTensors& own)
       : ctx_(ctx),
         group_(group),
+        in_ring_(in_ring),
         kv_reduce_dtype_(kv_reduce_dtype),
         own_(own),
         q_(divide_heads(own.q.size(1), group.size())),
@@ -56,16 +58,17 @@ class AllToAllCall : public nn::AttentionExchange::Call {
     } else {
       all_.o = ctx.temp(own.o.dtype(), all_.q.shape());
     }
-    ctx.compute_after_exchange();
     inner_ = backward() ? inner.backward(ctx, mask, all_) : inner.forward(ctx, mask, all_);
   }
 
   int parts() const override { return inner_->parts(); }
 
   nn::AttentionPart wait(int p) override {
-    if (p == 0 && backward()) {
-      ctx_.exchange_after_compute();  // d_o
-      to_heads({own_.d_o}, all_.d_o.reshape({all_.d_o.size(0), q_.count * own_.d_o.size(2)}));
+    if (p == 0) {
+      if (backward()) {
+        ctx_.exchange_after_compute();  // d_o
+        to_heads({own_.d_o}, all_.d_o.reshape({all_.d_o.size(0), q_.count * own_.d_o.size(2)}));
+      }
       ctx_.compute_after_exchange();
     }
     nn::AttentionPart part = inner_->wait(p);
@@ -73,29 +76,32 @@ class AllToAllCall : public nn::AttentionExchange::Call {
     return part;
   }
 
-  void computed(int p) override { inner_->computed(p); }
-
-  void finish_queries() override {
+  // After the last part what is complete leaves; without a ring that is all, so that gradients of keys move while the
+  // layer continues with those of queries.
+  void computed(int p) override {
+    inner_->computed(p);
+    if (p + 1 < inner_->parts()) return;
     inner_->finish_queries();
     ctx_.exchange_after_compute();
-    const TensorView moved = to_rows({backward() ? all_.dq : all_.o});
-    const TensorView& to = backward() ? own_.dq : own_.o;
-    const std::int64_t rows = to.size(0);
-    for (int rank = 0; rank < group_.size(); ++rank) {
-      ops::copy(ctx_.exchange(), {.x = moved.rows(rank * rows, rows).split_last(q_.count, to.size(2)),
-                                  .y = to.slice(1, q_.begin(rank), q_.count)});
-    }
-    ctx_.compute_after_exchange();
+    move_queries();
+    queries_moved_ = ctx_.exchange().record_event();
+    if (!backward() || in_ring_) return;
+    inner_->finish_keys();
+    move_keys();
   }
 
+  void finish_queries() override { ctx_.compute().wait(queries_moved_); }
+
   void finish_keys() override {
-    inner_->finish_keys();
-    ctx_.exchange_after_compute();
-    const TensorView moved = to_rows({all_.dk, all_.dv});
-    ctx_.compute_after_exchange();
+    if (in_ring_) {
+      inner_->finish_keys();
+      ctx_.exchange_after_compute();
+      move_keys();
+    }
+    ctx_.compute().wait(keys_moved_);
     const std::int64_t rows = own_.dk.size(0), width = kv_.count * own_.dk.size(2);
     for (int rank = 0; rank < group_.size(); rank += kv_.copies) {
-      const TensorView sum = sum_of(moved.rows(rank * rows, kv_.copies * rows));
+      const TensorView sum = sum_of(keys_.rows(rank * rows, kv_.copies * rows));
       const auto take = [&](std::int64_t column, const TensorView& to) {
         ops::cast(ctx_.compute(), {.x = sum.columns(column, width).split_last(kv_.count, to.size(2)),
                                    .y = to.slice(1, kv_.begin(rank), kv_.count)});
@@ -108,6 +114,21 @@ class AllToAllCall : public nn::AttentionExchange::Call {
  private:
   bool backward() const { return !own_.d_o.empty(); }
   const HeadsOfRanks& heads_of(const TensorView& x) const { return x.size(1) == own_.q.size(1) ? q_ : kv_; }
+
+  void move_queries() {
+    const TensorView moved = to_rows({backward() ? all_.dq : all_.o});
+    const TensorView& to = backward() ? own_.dq : own_.o;
+    const std::int64_t rows = to.size(0);
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      ops::copy(ctx_.exchange(), {.x = moved.rows(rank * rows, rows).split_last(q_.count, to.size(2)),
+                                  .y = to.slice(1, q_.begin(rank), q_.count)});
+    }
+  }
+
+  void move_keys() {
+    keys_ = to_rows({all_.dk, all_.dv});
+    keys_moved_ = ctx_.exchange().record_event();
+  }
 
   // Each x [T, heads, D] of all heads to [A, heads of this rank, D] of all rows, in the order of attention's rows: the
   // columns of one matrix, which moves as one message. `to`: that matrix; empty: a temporary.
@@ -181,9 +202,12 @@ class AllToAllCall : public nn::AttentionExchange::Call {
 
   LayerContext& ctx_;
   comm::Group& group_;
+  bool in_ring_;
   DType kv_reduce_dtype_;
   AttentionTensors own_, all_;  // of this rank's rows; of its heads
   HeadsOfRanks q_, kv_;
+  TensorView keys_;  // gradients of this rank's rows, from each rank
+  Event queries_moved_, keys_moved_;
   std::unique_ptr<nn::AttentionExchange::Call> inner_;
 };
 
@@ -191,12 +215,12 @@ class AllToAllCall : public nn::AttentionExchange::Call {
 
 std::unique_ptr<nn::AttentionExchange::Call> AllToAllExchange::forward(LayerContext& ctx, const AttentionMask& mask,
                                                                        const AttentionTensors& tensors) {
-  return std::make_unique<AllToAllCall>(ctx, group_, *inner_, kv_reduce_dtype_, mask, tensors);
+  return std::make_unique<AllToAllCall>(ctx, group_, *inner_, in_ring_, kv_reduce_dtype_, mask, tensors);
 }
 
 std::unique_ptr<nn::AttentionExchange::Call> AllToAllExchange::backward(LayerContext& ctx, const AttentionMask& mask,
                                                                         const AttentionTensors& tensors) {
-  return std::make_unique<AllToAllCall>(ctx, group_, *inner_, kv_reduce_dtype_, mask, tensors);
+  return std::make_unique<AllToAllCall>(ctx, group_, *inner_, in_ring_, kv_reduce_dtype_, mask, tensors);
 }
 
 }  // namespace hawser::parallel

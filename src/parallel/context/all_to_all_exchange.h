@@ -9,7 +9,7 @@
 //   backward   q, k, v, o (one message) and d_o to the ranks of their heads; dq back, then dk and dv
 //
 // Hybrid (a hierarchy of heads and rows): the ranks of `group` together have the rows of one rank of a ring, and
-// `inner`, an exchange over the ring, gives each rank the keys of its heads.
+// `ring`, an exchange over them, gives each rank the keys of its heads.
 //
 // AttentionTensors::lse [H, T] has the log-sum-exps of this rank's heads, [H / U, U T], between forward and backward:
 // as many numbers, and no rank reads those of its rows.
@@ -28,11 +28,13 @@ namespace hawser::parallel {
 
 class AllToAllExchange : public nn::AttentionExchange {
  public:
-  // `group` outlives this. `inner`: by default each rank of the group has all keys of its heads.
-  explicit AllToAllExchange(comm::Group& group,
-                            std::shared_ptr<nn::AttentionExchange> inner = std::make_shared<nn::AttentionExchange>(),
-                            DType kv_reduce_dtype = DType::f32)
-      : group_(group), inner_(std::move(inner)), kv_reduce_dtype_(kv_reduce_dtype) {}
+  // `group` outlives this. `ring`: moves the keys of a rank's heads between groups; null: the group has all keys.
+  explicit AllToAllExchange(comm::Group& group, DType kv_reduce_dtype = DType::f32,
+                            std::shared_ptr<nn::AttentionExchange> ring = nullptr)
+      : group_(group),
+        kv_reduce_dtype_(kv_reduce_dtype),
+        in_ring_(ring != nullptr),
+        inner_(in_ring_ ? std::move(ring) : std::make_shared<nn::AttentionExchange>()) {}
 
   std::unique_ptr<Call> forward(nn::LayerContext&, const AttentionMask& mask,
                                 const nn::AttentionTensors& tensors) override;
@@ -41,8 +43,9 @@ class AllToAllExchange : public nn::AttentionExchange {
 
  private:
   comm::Group& group_;
-  std::shared_ptr<nn::AttentionExchange> inner_;
   DType kv_reduce_dtype_;
+  bool in_ring_;
+  std::shared_ptr<nn::AttentionExchange> inner_;
 };
 
 }  // namespace hawser::parallel

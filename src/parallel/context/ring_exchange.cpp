@@ -66,11 +66,13 @@ class RingCall : public nn::AttentionExchange::Call {
     return part;
   }
 
-  // Backward: when a turn's last part is computed, the gradient of its keys leaves.
+  // When a turn's last part is computed, the keys of the one after the next may take its memory and, in backward, the
+  // gradient of its keys leaves.
   void computed(int p) override {
     const bool last_of_turn = pieces_ == 0 || (p >= diagonal_ && piece_of(p) == pieces_ - 1);
-    if (!backward() || !last_of_turn) return;
+    if (!last_of_turn) return;
     ctx_.exchange_after_compute();
+    if (!backward()) return;
     const int turn = turn_of(p);
     if (turn == 0) {
       sum_ = gradient_;
@@ -137,7 +139,7 @@ class RingCall : public nn::AttentionExchange::Call {
   void set_table(AttentionPart& part, int source, int piece) const {
     const std::int64_t tables = views_.by_source_count.size(0), rows = views_.by_source.size(0) / tables;
     part.mask.causal = false;  // off-diagonal blocks are complete, but for the window
-    part.window_halves = mask_.causal && mask_.window > 0 && ctx_.batch().uniform_diagonal == 0;
+    part.window_halves = mask_.causal && mask_.window > 0;
     const int table = source * pieces_ + piece;
     part.segments = views_.by_source.rows(table * rows, rows);
     part.segment_count = views_.by_source_count.rows(table, 1);
@@ -156,8 +158,8 @@ class RingCall : public nn::AttentionExchange::Call {
     part.largest = {block(1, 2 * chunk), block(0, chunk)};
   }
 
-  // Of every sequence of a zig-zag: the queries of this rank's chunk number `query_chunk`, and the first `keys` rows that
-  // another rank has.
+  // Of every sequence of a zig-zag: the queries of this rank's chunk number `query_chunk`, and the first `keys` rows
+  // that another rank has.
   ops::StridedBlocks block(std::int64_t query_chunk, std::int64_t keys) const {
     const std::int64_t chunk = ctx_.batch().uniform_diagonal;
     return {.count = own_.k.size(0) / (2 * chunk),

@@ -1,8 +1,8 @@
 // `RingExchange`: context parallelism by moving keys and values from rank to rank (ring attention).
 //
 // Example: four ranks. Rank 1 computes the attention of its queries to its own keys while those of rank 0 arrive, to
-// the keys of rank 0 while those of rank 3 arrive, and so on: in turn t it has the keys of rank (1 - t) mod 4. Each turn
-// needs the memory of two ranks' keys, however many ranks there are.
+// the keys of rank 0 while those of rank 3 arrive, and so on: in turn t it has the keys of rank (1 - t) mod 4. A rank
+// has the keys of two ranks at a time, however many ranks there are.
 //
 //   causal        part 0: diagonal blocks; then the off-diagonal blocks of each turn, own keys first
 //   not causal    each turn: all visible blocks

@@ -240,6 +240,8 @@ TEST(ContextExchange, TheMeshAndTheRowsHaveTheSameGroups) {
   const models::Model model(testing::toy_description());
   plan::LayoutChoices layout = testing::toy_layout({.mesh = {.context = 4, .context_heads = 2}}, model);
   const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(0));
+  EXPECT_THROW(plan::make_seams(plan::derive(layout, model), *mesh), InternalError);  // gathered keys between groups
+  layout.ring_attention = true;
   plan::make_seams(plan::derive(layout, model), *mesh);
   layout.batch_sizes.context_heads = 1;
   EXPECT_THROW(plan::make_seams(plan::derive(layout, model), *mesh), InternalError);

@@ -1,7 +1,4 @@
 // What the parts of attention exchanges say about their tensors: the heads, and the rows of the sequences.
-#include "parallel/context/all_gather_exchange.h"
-#include "parallel/context/all_to_all_exchange.h"
-#include "parallel/context/ring_exchange.h"
 #include "support/exchange_batch.h"
 #include "toy_training.h"
 
@@ -85,23 +82,14 @@ TEST_P(ContextParts, NameTheirHeadsAndRows) {
   const models::Model model(description);
   plan::LayoutChoices choices = testing::toy_layout(c, model);
   choices.batch_sizes.together = 1;
-  choices.batch_sizes.source_segments = true;
+  choices.ring_attention = ring;
+  choices.batch_sizes.source_segments = ring;
+  choices.head_groups = 2;
   const plan::Layout layout = plan::derive(choices, model);
   const auto mesh = rank_mesh(layout.mesh);
-  std::shared_ptr<nn::AttentionExchange> exchange = std::make_shared<nn::AttentionExchange>();
-  if (ring) {
-    exchange = std::make_shared<parallel::RingExchange>(mesh->context_ring());
-  } else if (c.mesh.context_heads < c.mesh.context) {
-    exchange = std::make_shared<parallel::AllGatherExchange>(mesh->context_ring(), 2);
-  }
   for (const auto& [mask, share] : layout.batch.masks) {
     SCOPED_TRACE(testing::name_of(mask));
-    if (c.mesh.context_heads == 1) {
-      expect_parts(*exchange, layout, *mesh, mask);
-    } else {
-      parallel::AllToAllExchange heads(mesh->context_heads(), exchange);
-      expect_parts(heads, layout, *mesh, mask);
-    }
+    expect_parts(*plan::make_seams(layout, *mesh).attention, layout, *mesh, mask);
   }
 }
 
@@ -112,7 +100,7 @@ std::vector<PartsCase> exchanges() {
   for (int heads = 1; heads <= world; heads *= 2) {
     for (const bool by_work : {false, true}) {
       const testing::MeshCase on{.mesh = {.context = world, .context_heads = heads}, .by_work = by_work};
-      out.push_back({on, false});
+      if (heads == 1 || heads == world) out.push_back({on, false});
       if (heads < world) out.push_back({on, true});
     }
   }
