@@ -52,7 +52,7 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
     {"parallel.context_comm", "cp_comm_type context_parallel_rotate_method ring_attn_func"},
     {"parallel.context_all_to_all_degree (of context_comm: hybrid)",
      "ulysses_degree ulysses_size hierarchical_context_parallel_sizes"},
-    {"parallel.context_comm: ring, or hybrid with a context_all_to_all_degree", "ring_degree ring_attention_size"},
+    {"parallel.context_comm (ring, or hybrid)", "ring_degree ring_attention_size"},
     {"parallel.tensor_parallel_degree",
      "tensor_parallel_size tensor_parallel_dim tensor_model_parallel_size tp_size tp_degree autotp_size "
      "tensor_parallel "

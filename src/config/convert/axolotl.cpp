@@ -91,8 +91,7 @@ constexpr auto kRules = std::to_array<Rule>({
               "flash_attention flash_attn_* flash_optimum attn_implementation flex_attention flex_attn_compile_kwargs "
               "sdp_attention sdpa_varlen xformers_attention sage_attention eager_attention fused_attn_kernel "
               "gemma4_hybrid_attn_impl batch_flattening s2_attention"),
-    automatic("packed documents are masked on context-parallel ranks, too; parallel.context_comm: ring, all_to_all or "
-              "hybrid instead of the default all_gather",
+    automatic("context-parallel ranks gather keys, or exchange them as parallel.context_comm says",
               "ring_attn_func heads_k_stride"),
     automatic("kernels are fused ahead of time; nothing is compiled at run time",
               "torch_compile torch_compile_backend torch_compile_mode torch_compile_options deepcompile liger_* "
