@@ -148,6 +148,23 @@ TEST(ContextForm, AutoIsTheFastestThatFits) {
   }
 }
 
+// A ring waits for the rank with the most work in each turn: with packed documents auto does not take it for a little
+// less communication.
+TEST(ContextForm, AutoKnowsThatPackedDocumentsMakeARingWait) {
+  const models::Model model(description(16, 8));
+  Recipe recipe = long_recipe(65536);
+  const auto longer_in_a_ring = [&] {
+    const std::vector<plan::ContextForecast> forms = forecast(recipe, model, plan::load_target("h200")).context_forms;
+    const auto seconds = [&](ContextComm comm) {
+      return std::ranges::find(forms, comm, [](const auto& f) { return f.form.comm; })->seconds;
+    };
+    return seconds(ContextComm::ring) / seconds(ContextComm::all_gather);
+  };
+  EXPECT_LT(longer_in_a_ring(), 1.01);
+  recipe.data.pack = Packing::documents;
+  EXPECT_GT(longer_in_a_ring(), 1.2);
+}
+
 // Keys of a rank leave when the ranks behind have them: however many ranks there are, a rank has those of two.
 TEST(ContextForm, ARingNeedsAsMuchMemoryOnMoreRanks) {
   const models::Model model(description(16, 8));
@@ -201,10 +218,7 @@ TEST(ContextForm, SuggestionsKeepToWhatTheModelAllows) {
   const models::Model model(description(16, 8));
   Recipe recipe = long_recipe(65536);
   recipe.train.global_batch_size = 8;
-  for (const auto& [comm, group] : {std::pair(ContextComm::hybrid, 4),
-                                    {ContextComm::all_to_all, 0},
-                                    {ContextComm::ring, 0},
-                                    {ContextComm::automatic, 2}}) {
+  for (const auto& [comm, group] : {std::pair(ContextComm::hybrid, 4), {ContextComm::all_to_all, 0}}) {
     recipe.parallel = parallel(8, comm, 1, group);
     const std::int64_t needed = forecast(recipe, model, plan::load_target("h200")).needed();
     recipe.memory.capacity = Bytes(needed * 9 / 10);
