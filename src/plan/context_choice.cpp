@@ -12,37 +12,16 @@
 
 namespace hawser::plan {
 
-namespace {
-
-// In a ring each turn takes as long as that of the rank with the most work. With packed documents ranks have as much
-// work in all turns together, but not in each one: over R ranks they take about 1 + kTurn (R - 1) times the mean
-// (profile/synthetic_test.cpp).
-constexpr double kTurn = 0.15;
-
-double waits_for_turns(const Recipe& recipe, const ContextForm& form) {
-  const int ring = recipe.parallel.context_parallel_degree / form.context_heads;
-  return form.ring_attention() && recipe.data.pack == Packing::documents ? kTurn * (ring - 1) : 0;
-}
-
-}  // namespace
-
 Forecaster::Sketch Forecaster::sketch(const Recipe& recipe, const Candidate& candidate) const {
   constexpr int kFew = 2;
   const int micro_batches = layout_of(recipe, candidate).micro_batches, period = Forecaster::period(recipe, candidate);
   const Recipe one = shortened(recipe, candidate, period), two = shortened(recipe, candidate, 2 * period);
   const auto at = [&](int blocks) {
     const Forecast f = forecast(two, candidate, blocks, program::Placing::estimate);
-    const auto attention = [](const Forecast& of) {
-      const std::map<std::string, double>& busy = of.stages.front().time.busy;
-      const auto found = busy.find("attention");
-      return found == busy.end() ? 0.0 : found->second;
-    };
-    Sketch out{static_cast<double>(f.needed()), f.seconds, attention(f)};
+    Sketch out{static_cast<double>(f.needed()), f.seconds};
     if (micro_batches <= 2 * period) return out;
-    const Forecast first = forecast(one, candidate, blocks, program::Placing::estimate);
-    const double more = static_cast<double>(micro_batches - 2 * period) / period;
-    out.seconds += more * (out.seconds - first.seconds);
-    out.attention += more * (out.attention - attention(first));
+    const double first = forecast(one, candidate, blocks, program::Placing::estimate).seconds;
+    out.seconds += static_cast<double>(micro_batches - 2 * period) / period * (out.seconds - first);
     return out;
   };
   const bool alike = std::ranges::adjacent_find(candidate.blocks, std::not_equal_to()) == candidate.blocks.end();
@@ -50,8 +29,7 @@ Forecaster::Sketch Forecaster::sketch(const Recipe& recipe, const Candidate& can
   if (blocks <= 2 * kFew || stages(candidate) > 1 || !alike) return at(blocks);
   const Sketch a = at(kFew), b = at(2 * kFew);
   const double more = static_cast<double>(blocks - 2 * kFew) / kFew;
-  return {b.needed + more * (b.needed - a.needed), b.seconds + more * (b.seconds - a.seconds),
-          b.attention + more * (b.attention - a.attention)};
+  return {b.needed + more * (b.needed - a.needed), b.seconds + more * (b.seconds - a.seconds)};
 }
 
 std::vector<ContextForecast> Forecaster::context_forms(const Recipe& recipe) const {
@@ -67,7 +45,6 @@ std::vector<ContextForecast> Forecaster::context_forms(const Recipe& recipe) con
         of_form.memory.activation_checkpointing = Checkpointing::full;
         found = sketch(of_form, candidate_of(of_form));
       }
-      found.seconds += waits_for_turns(recipe, form) * found.attention;
       out.push_back({form, found.seconds, static_cast<std::int64_t>(found.needed), fits(found)});
     } catch (const UserError&) {
       unsupported = std::current_exception();

@@ -54,7 +54,7 @@ inline constexpr char kSlowAttention[] = "attention, slow kernel";
 struct StepTime {
   double seconds = 0;
   // Seconds of work, summed over streams, by category: "GEMM", "attention", kSlowAttention, "other work",
-  // "communication", "host transfers" and "host updates" (with a host link).
+  // "communication", "host transfers" and "host updates" (with a host link), and "waits in the ring" (Forecaster).
   std::map<std::string, double> busy;
 };
 

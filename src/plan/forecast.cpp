@@ -187,6 +187,19 @@ std::vector<OtherStep> other_steps(const Layout& layout, bool evaluates) {
   return others;
 }
 
+// In a ring each turn takes as long as that of the rank with the most work. Where chunks are dealt by work, ranks have
+// as much work in all turns together, but not in each one: over R ranks they take about 1 + kTurn (R - 1) times the mean
+// (profile/synthetic_test.cpp).
+void add_waits(const Layout& layout, StepTime& time) {
+  constexpr double kTurn = 0.15;
+  const auto attention = time.busy.find("attention");
+  if (!layout.ring_attention || layout.batch.split != batches::SequenceSplit::by_work || attention == time.busy.end())
+    return;
+  const double waits = kTurn * (layout.batch.ring() - 1) * attention->second;
+  time.busy["waits in the ring"] = waits;
+  time.seconds += waits;
+}
+
 // The memory of the step that needs more: they share one arena. Each has buffers of its own that the host stages its
 // inputs in: `staged` are those of `costs`, and become those of both.
 void take_larger(const Costs& other, std::int64_t others_staged, Costs& costs, std::int64_t& staged) {
@@ -234,7 +247,10 @@ Forecast Forecaster::forecast(const Recipe& recipe, const Candidate& candidate, 
   for (std::size_t s = 0; s < plans.size(); ++s) traces.push_back({.rank = ranks[s], .trace = &plans[s].trace});
   const double rate_scale = target_.per_core ? std::min<double>(threads_, double{1} * machine_.cores / world_) : 1.0;
   std::vector<StepTime> times = step_times(traces, target_, out.layout.compute, rate_scale);
-  for (std::size_t s = 0; s < plans.size(); ++s) out.stages[s].time = std::move(times[s]);
+  for (std::size_t s = 0; s < plans.size(); ++s) {
+    out.stages[s].time = std::move(times[s]);
+    add_waits(out.layout, out.stages[s].time);
+  }
   set_speed(recipe, out);
   out.planning_seconds = seconds_since(start);
   return out;

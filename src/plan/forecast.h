@@ -202,7 +202,6 @@ class Forecaster {
   // of blocks, and micro-batches after the second period take as long as these.
   struct Sketch {
     double needed = 0, seconds = 0;
-    double attention = 0;  // seconds of the compute stream in attention
   };
   Sketch sketch(const Recipe& recipe, const Candidate& candidate) const;
 

@@ -308,10 +308,10 @@ class Forecaster::Search {
     const double capacity = static_cast<double>(on_.capacity_);
     const PolicyCandidates policies(candidates, blocks_);
     if (const std::optional<Mix> mix = policies.fastest((1 - kAutoMargin) * capacity)) {
-      add(s, {.needed = mix->needed_bytes, .seconds = mix->seconds});
+      add(s, {mix->needed_bytes, mix->seconds});
     } else {
       const auto min = std::ranges::min_element(candidates, {}, &PolicyCandidate::needed_bytes);
-      add(s, {.needed = min->needed_bytes, .seconds = min->seconds});
+      add(s, {min->needed_bytes, min->seconds});
     }
   }
 

@@ -109,7 +109,7 @@ double imbalance_of_turns(const batches::BatchShape& shape, const DocumentMix& m
 }
 
 // A zig-zag is balanced in each turn. Packed documents are balanced as a whole, but not in each turn, which
-// plan/context_choice.cpp estimates.
+// plan/forecast.cpp estimates.
 TEST(Synthetic, TurnsOfARingAreBalancedWithoutPacking) {
   for (const int ring : {2, 4, 8}) {
     for (const char* text : {"", "mean=8192", "mean=1024", "long=100000"}) {
