@@ -63,8 +63,8 @@ Forecast Forecaster::fastest_form() const {
     set_context_form(of_form.parallel, forms[i].form);
     const Candidate candidate = candidate_of(of_form);
     Forecast found = is_automatic(recipe_.memory) ? choose(recipe_, candidate) : forecast(candidate);
-    if (out && !found.fits()) continue;
     const bool fits = found.fits();
+    if (out && !fits && found.needed() >= out->needed()) continue;
     out = std::move(found);
     out->context_forms = forms;
     std::rotate(out->context_forms.begin(), out->context_forms.begin() + static_cast<std::ptrdiff_t>(i),

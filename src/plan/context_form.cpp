@@ -98,7 +98,8 @@ std::optional<Problem> wrong_group(const Recipe& recipe) {
   problem.got = cat(group);
   if (parallel.context_comm != ContextComm::hybrid && parallel.context_comm != ContextComm::automatic) {
     problem.what = "only hybrid context parallelism has groups";
-    problem.expected = problem.hint = "parallel.context_comm: hybrid";
+    problem.expected = "no group, or parallel.context_comm: hybrid";
+    problem.hint = cat("removing ", key);
     return problem;
   }
   if (group > 1 && group < context && context % group == 0) return std::nullopt;
@@ -132,18 +133,24 @@ void check_context_form(const Recipe& recipe, const models::ModelDescription& wh
                                                              : "parallel.context_comm";
   Problem problem = problem_at(recipe, key);
   if (degree == 1) {
+    std::vector<std::string> degrees;  // with copies of key-value heads, or on several hosts
+    for (int other = 2; other < context; ++other) {
+      if (context % other == 0 && divides_all(other, blocks)) degrees.push_back(cat(other));
+    }
     problem.what = "no group of context ranks divides the key-value heads";
-    problem.expected = cat("a common divisor of ", context, " context ranks and ", blocks.front().key_value,
-                           " key-value heads of a rank");
+    problem.expected = cat("a common divisor of ", context, " context ranks and ",
+                           plural(blocks.front().key_value, "key-value head"), " of a rank");
     problem.got = "hybrid";
-    problem.hint = "parallel.context_comm: ring, or parallel.context_all_to_all_degree";
+    problem.hint =
+        cat(degrees.empty() ? "" : cat("parallel.context_all_to_all_degree: ", joined(degrees, " or "), ", or "),
+            "parallel.context_comm: ring");
     return problems.add(std::move(problem));
   }
   const auto wrong = std::ranges::find_if(blocks, [&](const Heads& heads) { return !divides(degree, heads); });
   if (wrong == blocks.end()) return;
   problem.what = "an all-to-all over ranks that do not divide the attention heads";
-  problem.expected = cat("a divisor of ", wrong->query, " heads that divides ", wrong->key_value,
-                         " key-value heads or is a multiple of them");
+  problem.expected = cat("a divisor of ", plural(wrong->query, "head"), " that divides ",
+                         plural(wrong->key_value, "key-value head"), " or is a multiple");
   problem.got = cat(degree);
   const auto allowed = [&](int other) { return divides_all(other, blocks) && (all || context % other == 0); };
   const int most = all ? static_cast<int>(wrong->query) : context / 2;

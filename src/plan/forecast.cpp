@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/format_apart.h"
 #include "base/text.h"
+#include "batches/ring_turns.h"
 #include "config/config.h"
 #include "plan/run_plan.h"
 
@@ -187,15 +189,24 @@ std::vector<OtherStep> other_steps(const Layout& layout, bool evaluates) {
   return others;
 }
 
-// In a ring each turn takes as long as that of the rank with the most work. Where chunks are dealt by work, ranks have
-// as much work in all turns together, but not in each one: over R ranks they take about 1 + kTurn (R - 1) times the mean
-// (profile/synthetic_test.cpp).
+// A ring waits in each turn for the rank with the most work. A zig-zag is balanced in each turn. Where chunks are dealt by
+// work, sequences are assumed to have kDocuments documents of lengths like 1, 2, 3, ..., whose attention is a part of that
+// of one document, as the time of attention is.
 void add_waits(const Layout& layout, StepTime& time) {
-  constexpr double kTurn = 0.15;
+  constexpr int kDocuments = 8;
   const auto attention = time.busy.find("attention");
-  if (!layout.ring_attention || layout.batch.split != batches::SequenceSplit::by_work || attention == time.busy.end())
-    return;
-  const double waits = kTurn * (layout.batch.ring() - 1) * attention->second;
+  const batches::BatchShape& batch = layout.batch;
+  const bool by_work = batch.split == batches::SequenceSplit::by_work;
+  if (!layout.ring_attention || !by_work || attention == time.busy.end()) return;
+  const auto count = static_cast<int>(std::min<std::int64_t>(kDocuments, batch.max_documents));
+  std::vector<std::int32_t> lengths;
+  double pairs = 0;
+  for (int i = 1; i <= count; ++i) {
+    lengths.push_back(static_cast<std::int32_t>(2 * i * batch.sequence_length / (count * (count + 1))));
+    pairs += std::pow(static_cast<double>(lengths.back()) / static_cast<double>(batch.sequence_length), 2);
+  }
+  const double waits = (batches::imbalance_of_turns(batch, lengths) - 1) * pairs * attention->second;
+  if (waits < 1e-3 * time.seconds) return;
   time.busy["waits in the ring"] = waits;
   time.seconds += waits;
 }

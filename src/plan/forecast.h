@@ -175,7 +175,7 @@ class Forecaster {
   // The forms that the model allows with the recipe's degrees, fastest first. UserError if no step with one of them can
   // be planned.
   std::vector<ContextForecast> context_forms(const Recipe& recipe) const;
-  // That of the first one that fits, or of the first.
+  // That of the first one that fits, or else of the one that needs the least memory.
   Forecast fastest_form() const;
   // The recipe with the form that is the fastest with its degrees of tensor and context parallelism: other settings
   // change hardly anything about that.

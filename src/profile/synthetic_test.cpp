@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "batches/micro_batch.h"
+#include "batches/ring_turns.h"
 #include "plan/run_plan.h"
 
 namespace hawser::profile {
@@ -79,37 +80,7 @@ TEST(Synthetic, PackedDocumentsAreBalanced) {
   }
 }
 
-// Query-key pairs of a rank of the ring by turn: in turn t it has the keys of the rank t before it.
-std::vector<double> pairs_by_turn(const batches::MicroBatch& batch, int rank, int ring) {
-  std::vector<double> out(static_cast<std::size_t>(ring), 0);
-  for (const batches::Segment& s : batch.diagonal) out[0] += static_cast<double>(s.q_count) * (s.q_count + 1) / 2;
-  for (int source = 0; source < ring; ++source) {
-    const batches::WindowSegments& segments = batch.by_source[0][static_cast<std::size_t>(source)];
-    double& turn = out[static_cast<std::size_t>((rank - source + ring) % ring)];
-    for (const auto* list : {&segments.complete, &segments.band}) {
-      for (const batches::Segment& s : *list) turn += static_cast<double>(s.q_count) * s.k_count;
-    }
-  }
-  return out;
-}
-
-// The time of a ring over the mean work of its ranks, if each turn waits for the rank with the most work.
-double imbalance_of_turns(const batches::BatchShape& shape, const DocumentMix& mix, int index) {
-  batches::Sequence sequence;
-  sequence.document_lengths = document_lengths(mix, shape.sequence_length, shape.max_documents, index);
-  sequence.ids.assign(static_cast<std::size_t>(shape.sequence_length), 0);
-  sequence.labels = sequence.positions = sequence.ids;
-  std::vector<double> most(static_cast<std::size_t>(shape.ring()), 0);
-  double sum = 0;
-  for (int rank = 0; rank < shape.ring(); ++rank) {
-    const auto turns = pairs_by_turn(batches::make_micro_batch({&sequence, 1}, shape, rank), rank, shape.ring());
-    for (std::size_t t = 0; t < most.size(); ++t) most[t] = std::max(most[t], turns[t]), sum += turns[t];
-  }
-  return std::accumulate(most.begin(), most.end(), 0.0) / (sum / shape.ring());
-}
-
-// A zig-zag is balanced in each turn. Packed documents are balanced as a whole, but not in each turn, which
-// plan/forecast.cpp estimates.
+// A zig-zag is balanced in each turn, packed documents as a whole only.
 TEST(Synthetic, TurnsOfARingAreBalancedWithoutPacking) {
   for (const int ring : {2, 4, 8}) {
     for (const char* text : {"", "mean=8192", "mean=1024", "long=100000"}) {
@@ -117,11 +88,13 @@ TEST(Synthetic, TurnsOfARingAreBalancedWithoutPacking) {
       Recipe recipe;
       recipe.data.sequence_length = 131072;
       set_packing(recipe, mix);
-      batches::BatchShape shape{batches::batch_sizes(plan::packing_of(recipe.data), 1, ring)};
-      shape.source_segments = true;
+      const batches::BatchShape shape{batches::batch_sizes(plan::packing_of(recipe.data), 1, ring)};
       constexpr int kBatches = 10;
       double mean = 0;
-      for (int index = 0; index < kBatches; ++index) mean += imbalance_of_turns(shape, mix, index) / kBatches;
+      for (int index = 0; index < kBatches; ++index) {
+        const auto lengths = document_lengths(mix, shape.sequence_length, shape.max_documents, index);
+        mean += batches::imbalance_of_turns(shape, lengths) / kBatches;
+      }
       EXPECT_LE(mean, *text == '\0' ? 1.0001 : 1 + 0.2 * (ring - 1)) << text << " over " << ring;
       std::printf("ring of %d, %s: %.3f of the mean\n", ring, *text == '\0' ? "one document" : text, mean);
     }

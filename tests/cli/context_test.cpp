@@ -74,11 +74,12 @@ TEST_F(Context, ErrorsNameWhatDivides) {
   rejected(
       plan + "--set parallel.context_parallel_degree=6 --set parallel.context_comm=all_to_all",
       {"--set: an all-to-all over ranks that do not divide the attention heads (expected a divisor of 4 heads that "
-       "divides 2 key-value heads or is a multiple of them, got 6) at parallel.context_parallel_degree; try "
+       "divides 2 key-value heads or is a multiple, got 6) at parallel.context_parallel_degree; try "
        "parallel.context_parallel_degree: 4, or parallel.context_comm: ring"});
   rejected(plan + "--set parallel.context_parallel_degree=6 --set parallel.context_all_to_all_degree=2",
-           {"--set: only hybrid context parallelism has groups (expected parallel.context_comm: hybrid, got 2) at "
-            "parallel.context_all_to_all_degree; try parallel.context_comm: hybrid"});
+           {"--set: only hybrid context parallelism has groups (expected no group, or parallel.context_comm: hybrid, "
+            "got 2) at "
+            "parallel.context_all_to_all_degree; try removing parallel.context_all_to_all_degree"});
   rejected(
       plan +
           "--set parallel.context_parallel_degree=6 --set parallel.context_comm=hybrid --set "

@@ -87,22 +87,26 @@ TEST(ContextForm, ErrorsHaveTheNearestDegreesThatDivide) {
   EXPECT_EQ(
       errors(parallel(6, ContextComm::all_to_all), 32, 8),
       "an all-to-all over ranks that do not divide the attention heads (expected a divisor of 32 heads that divides "
-      "8 key-value heads or is a multiple of them, got 6) at parallel.context_parallel_degree; try "
+      "8 key-value heads or is a multiple, got 6) at parallel.context_parallel_degree; try "
       "parallel.context_parallel_degree: 4 or 8, or parallel.context_comm: ring");
   EXPECT_EQ(
       errors(parallel(64, ContextComm::all_to_all), 32, 8),
       "an all-to-all over ranks that do not divide the attention heads (expected a divisor of 32 heads that divides "
-      "8 key-value heads or is a multiple of them, got 64) at parallel.context_parallel_degree; try "
+      "8 key-value heads or is a multiple, got 64) at parallel.context_parallel_degree; try "
       "parallel.context_parallel_degree: 32, or parallel.context_comm: ring");
   EXPECT_EQ(
       errors(parallel(12, ContextComm::hybrid, 1, 6), 32, 8),
       "an all-to-all over ranks that do not divide the attention heads (expected a divisor of 32 heads that divides "
-      "8 key-value heads or is a multiple of them, got 6) at parallel.context_all_to_all_degree; try "
+      "8 key-value heads or is a multiple, got 6) at parallel.context_all_to_all_degree; try "
       "parallel.context_all_to_all_degree: 4, or parallel.context_comm: ring");
-  EXPECT_EQ(errors(parallel(4, ContextComm::hybrid), 32, 1),
-            "no group of context ranks divides the key-value heads (expected a common divisor of 4 context ranks and 1 "
-            "key-value heads of a rank, got hybrid) at parallel.context_comm; try parallel.context_comm: ring, or "
-            "parallel.context_all_to_all_degree");
+  EXPECT_EQ(
+      errors(parallel(4, ContextComm::hybrid), 32, 1),
+      "no group of context ranks divides the key-value heads (expected a common divisor of 4 context ranks and 1 "
+      "key-value head of a rank, got hybrid) at parallel.context_comm; try parallel.context_all_to_all_degree: 2, "
+      "or parallel.context_comm: ring");
+  EXPECT_EQ(errors(parallel(2, ContextComm::hybrid), 32, 8),
+            "no group of context ranks divides the key-value heads (expected a common divisor of 2 context ranks and 8 "
+            "key-value heads of a rank, got hybrid) at parallel.context_comm; try parallel.context_comm: ring");
 }
 
 Recipe long_recipe(std::int64_t length) {
@@ -148,21 +152,20 @@ TEST(ContextForm, AutoIsTheFastestThatFits) {
   }
 }
 
-// A ring waits for the rank with the most work in each turn: with packed documents auto does not take it for a little
-// less communication.
-TEST(ContextForm, AutoKnowsThatPackedDocumentsMakeARingWait) {
+// A ring waits for the rank with the most work in each turn, where chunks are dealt by work.
+TEST(ContextForm, PackedDocumentsMakeARingWait) {
   const models::Model model(description(16, 8));
   Recipe recipe = long_recipe(65536);
-  const auto longer_in_a_ring = [&] {
-    const std::vector<plan::ContextForecast> forms = forecast(recipe, model, plan::load_target("h200")).context_forms;
-    const auto seconds = [&](ContextComm comm) {
-      return std::ranges::find(forms, comm, [](const auto& f) { return f.form.comm; })->seconds;
-    };
-    return seconds(ContextComm::ring) / seconds(ContextComm::all_gather);
-  };
-  EXPECT_LT(longer_in_a_ring(), 1.01);
+  recipe.parallel = parallel(8, ContextComm::ring);
+  const auto time = [&] { return forecast(recipe, model, plan::load_target("h200")).stages[0].time; };
+  EXPECT_FALSE(time().busy.contains("waits in the ring"));
   recipe.data.pack = Packing::documents;
-  EXPECT_GT(longer_in_a_ring(), 1.2);
+  const plan::StepTime packed = time();
+  ASSERT_TRUE(packed.busy.contains("waits in the ring"));
+  EXPECT_GT(packed.busy.at("waits in the ring"), 0.01 * packed.busy.at("attention"));
+  EXPECT_LT(packed.busy.at("waits in the ring"), 0.5 * packed.busy.at("attention"));
+  recipe.parallel.context_comm = ContextComm::all_to_all;
+  EXPECT_FALSE(time().busy.contains("waits in the ring"));
 }
 
 // Keys of a rank leave when the ranks behind have them: however many ranks there are, a rank has those of two.

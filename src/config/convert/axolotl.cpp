@@ -60,6 +60,7 @@ constexpr auto kRules = std::to_array<Rule>({
     // Parallelism, memory, precision.
     joins("parallel.tensor_parallel_degree", "tensor_parallel_size"),
     joins("parallel.context_parallel_degree", "context_parallel_size sequence_parallel_degree"),
+    joins("parallel.context_comm", "ring_attn_func"),
     joins("parallel.hybrid_shard_degree", "dp_shard_size dp_replicate_size"),
     joins("memory.activation_checkpointing",
           "gradient_checkpointing activation_checkpointing fsdp_config.activation_checkpointing "
@@ -91,8 +92,7 @@ constexpr auto kRules = std::to_array<Rule>({
               "flash_attention flash_attn_* flash_optimum attn_implementation flex_attention flex_attn_compile_kwargs "
               "sdp_attention sdpa_varlen xformers_attention sage_attention eager_attention fused_attn_kernel "
               "gemma4_hybrid_attn_impl batch_flattening s2_attention"),
-    automatic("context-parallel ranks gather keys, or exchange them as parallel.context_comm says",
-              "ring_attn_func heads_k_stride"),
+    automatic("keys of context-parallel ranks are gathered in groups of heads", "heads_k_stride"),
     automatic("kernels are fused ahead of time; nothing is compiled at run time",
               "torch_compile torch_compile_backend torch_compile_mode torch_compile_options deepcompile liger_* "
               "cut_cross_entropy chunked_cross_entropy chunked_cross_entropy_num_chunks use_kernels lora_mlp_kernel "

@@ -130,6 +130,8 @@ constexpr ConvertedKey kCases[] = {
 
     {"context_parallel_size: 2", "parallel.context_parallel_degree", "2"},
     {"sequence_parallel_degree: 2", "parallel.context_parallel_degree", "2"},
+    {"context_parallel_size: 2\nring_attn_func: batch_zigzag", "parallel.context_comm", R"("ring")"},
+    {"context_parallel_size: 2\nring_attn_func: varlen_llama3", "parallel.context_comm", R"("all_gather")"},
     {"tensor_parallel_size: 2", "parallel.tensor_parallel_degree", "2"},
     {"dp_shard_size: 4\ndp_replicate_size: 2", "parallel.hybrid_shard_degree", "4"},
     {"dp_shard_size: 4\ndp_replicate_size: 2", "run.ranks", "8"},

@@ -52,6 +52,7 @@ constexpr auto kFactoryRules = std::to_array<Rule>({
     joins("parallel.tensor_parallel_degree", "tensor_model_parallel_size"),
     sets("parallel.sequence_parallel", "sequence_parallel"),
     joins("parallel.context_parallel_degree", "dist_config.cp_size sequence_parallel_size"),
+    joins("parallel.context_comm", "sequence_parallel_mode"),
 
     joins("adapter.kind", "finetuning_type peft_config.name"),
     joins("adapter.rank", "lora_rank peft_config.r"),

@@ -102,6 +102,8 @@ constexpr ConvertedKey kCases[] = {
     {"fp8: true", "precision.compute", R"("fp8")"},
     {"ddp_timeout: 900", "run.collective_timeout_s", "900.0"},
     {"sequence_parallel_size: 2", "parallel.context_parallel_degree", "2"},
+    {"sequence_parallel_size: 2\nsequence_parallel_mode: ulysses", "parallel.context_comm", R"("all_to_all")"},
+    {"sequence_parallel_size: 2\nsequence_parallel_mode: zigzag-ring", "parallel.context_comm", R"("ring")"},
     {"tensor_model_parallel_size: 2", "parallel.tensor_parallel_degree", "2"},
     {"sequence_parallel: false", "parallel.sequence_parallel", "false"},
 

@@ -99,6 +99,14 @@ double epochs_of(Conversion& c) {
   return c.number(keys.epochs).value_or(rows::parse_number<double>(keys.epochs_default).value_or(1));
 }
 
+// axolotl's ring-flash-attn gathers keys with varlen_llama3, and otherwise moves them in a ring.
+void convert_context_form(Conversion& c) {
+  const std::string ring = c.text("ring_attn_func"), mode = c.text("sequence_parallel_mode");
+  if (ring.starts_with("batch_")) c.set("parallel.context_comm", "ring", "ring_attn_func");
+  if (mode == "ulysses") c.set("parallel.context_comm", "all_to_all", "sequence_parallel_mode");
+  if (mode == "zigzag-ring") c.set("parallel.context_comm", "ring", "sequence_parallel_mode");
+}
+
 }  // namespace
 
 void convert_batch(Conversion& c) {
@@ -133,6 +141,7 @@ void convert_batch(Conversion& c) {
   if (tensor > 1) c.set("parallel.tensor_parallel_degree", static_cast<double>(tensor), tensor_key);
   if (context > 1) {
     c.set("parallel.context_parallel_degree", static_cast<double>(context), context_key);
+    convert_context_form(c);
   }
   if (shards > 1 && replicas > 1) {
     c.set("parallel.hybrid_shard_degree", static_cast<double>(shards * context), "dp_shard_size",
