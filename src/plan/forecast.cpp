@@ -189,9 +189,9 @@ std::vector<OtherStep> other_steps(const Layout& layout, bool evaluates) {
   return others;
 }
 
-// A ring waits in each turn for the rank with the most work. A zig-zag is balanced in each turn. Where chunks are dealt by
-// work, sequences are assumed to have kDocuments documents of lengths like 1, 2, 3, ..., whose attention is a part of that
-// of one document, as the time of attention is.
+// A ring waits in each turn for the rank with the most work. A zig-zag is balanced in each turn. Where chunks are dealt
+// by work, sequences are assumed to have kDocuments documents of lengths like 1, 2, 3, ..., whose attention is a part of
+// that of one document, as the time of attention is.
 void add_waits(const Layout& layout, StepTime& time) {
   constexpr int kDocuments = 8;
   const auto attention = time.busy.find("attention");

@@ -346,9 +346,9 @@ int pipeline_groups(const comm::MeshSizes& mesh, int stage) {
 }  // namespace
 
 std::int64_t overhead_of(const Target& target, const comm::MeshSizes& mesh, int stage) {
-  // As comm::Mesh creates them: context, its heads and its ring, replicate, tensor, expert, its nodes, shard twice for its
-  // traffic, and one for scalar sums of each of shard, data and world, counted once if their ranks are the same; three
-  // each for the shards of what is copied on tensor ranks, and of experts; those of pipeline stages.
+  // As comm::Mesh creates them: context, its heads and its ring, replicate, tensor, expert, its nodes, shard twice for
+  // its traffic, and one for scalar sums of each of shard, data and world, counted once if their ranks are the same;
+  // three each for the shards of what is copied on tensor ranks, and of experts; those of pipeline stages.
   int groups = 0;
   if (mesh.context > 1) ++groups;
   if (mesh.context_heads > 1) ++groups;
