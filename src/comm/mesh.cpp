@@ -255,15 +255,14 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
   const GroupPartition shard = divide.along("shard", {.context = spans, .shard = spans});
   const Axes folded{.tensor = true, .context = spans, .shard = spans};  // of copies and experts
   auto& groups = mesh->groups_;
-  groups[Mesh::kContext] = make(divide.along("context", {.context = true}));
   const auto of_context = [&](std::string kind, bool heads) {
     return divide.by_key(std::move(kind), {.context = true}, [&](const MeshCoordinate& p) {
-      const int ring = p.context / sizes.context_heads, head = p.context % sizes.context_heads;
-      return std::array{p.pipeline, p.replicate, p.shard, heads ? ring : head, p.tensor};
+      const int row = p.context / sizes.context_heads, head = p.context % sizes.context_heads;
+      return std::array{p.pipeline, p.replicate, p.shard, heads ? row : head, p.tensor};
     });
   };
+  groups[Mesh::kContext] = make(of_context("context", false));
   groups[Mesh::kContextHeads] = make(of_context("context_heads", true));
-  if (sizes.context_heads > 1) groups[Mesh::kContextRing] = make(of_context("context_ring", false));
   groups[Mesh::kShard] = make(shard);
   groups[Mesh::kShardGather] = make(shard, "/gather");
   groups[Mesh::kShardReduce] = make(shard, "/reduce");

@@ -13,7 +13,7 @@
 // eight and is in
 //   expert 0..7   shard(Domain::expert) 5
 // With MeshSizes{.context = 8, .context_heads = 2}, rank 5 is in
-//   context_heads 4,5   context_ring 1,3,5,7
+//   context_heads 4,5   context 1,3,5,7
 // Names and members are the same from every factory, so traces of meta and of real ranks can be compared. Groups whose
 // members are evenly spaced ranks print as first-last or first-last:step, "shard:4-7", "replicate:1-5:4".
 #pragma once
@@ -56,14 +56,11 @@ class Mesh {
   Rank rank() const { return rank_; }
   Channel* channel() const { return channel_; }  // between all ranks of the run; null: the rank is alone, or on meta
 
-  // The ranks that share one sequence; index = coordinate().context.
+  // Of the ranks that share one sequence, those with the same heads of different rows in attention; index =
+  // coordinate().context / MeshSizes::context_heads.
   Group& context() { return *groups_[kContext]; }
-  // Of those, the ranks with different heads of the same rows in attention; index = coordinate().context %
-  // MeshSizes::context_heads.
+  // And those with different heads of the same rows; index = coordinate().context % MeshSizes::context_heads.
   Group& context_heads() { return *groups_[kContextHeads]; }
-  // And those with the same heads of different rows; index = coordinate().context / MeshSizes::context_heads. Without
-  // heads, context().
-  Group& context_ring() { return *groups_[sizes_.context_heads > 1 ? kContextRing : kContext]; }
   // The ranks that have different slices of a layer's weights; index = coordinate().tensor.
   Group& tensor() { return *groups_[kTensor]; }
   // The ranks that have different experts; index = expert_part().
@@ -147,7 +144,6 @@ class Mesh {
     kKvShardGather,
     kKvShardReduce,
     kContextHeads,
-    kContextRing,  // null with context_heads 1
     kExpertModel,  // null without expert and pipeline parallelism
     kGroups
   };
@@ -155,7 +151,7 @@ class Mesh {
   static constexpr std::array kTraffic = {kShardGather,       kShardReduce,       kContext,       kReplicate,
                                           kTensorShardGather, kTensorShardReduce, kTensor,        kExpert,
                                           kExpertShardGather, kExpertShardReduce, kKvShardGather, kKvShardReduce,
-                                          kContextHeads,      kContextRing};
+                                          kContextHeads};
 
   Mesh(const MeshSizes& sizes, Rank rank);
   Group& of(Domain domain, Which sliced);

@@ -69,17 +69,16 @@ TEST(MetaMesh, WithoutShardingReplicasSpanTheContext) {
 TEST(MetaMesh, ContextIsRingTimesHeads) {
   const MeshSizes sizes{.tensor = 2, .context = 8, .shard = 2, .context_heads = 2};
   const auto mesh = make_meta_mesh(sizes, Rank(27));  // tensor 1, context 5, shard 1
-  EXPECT_EQ(mesh->context().name(), "context:17-31:2");
   EXPECT_EQ(mesh->context_heads().name(), "context_heads:25-27:2");
   EXPECT_EQ(mesh->context_heads().index(), 1);
-  EXPECT_EQ(mesh->context_ring().name(), "context_ring:19-31:4");
-  EXPECT_EQ(mesh->context_ring().index(), 2);
+  EXPECT_EQ(mesh->context().name(), "context:19-31:4");
+  EXPECT_EQ(mesh->context().index(), 2);
   const auto ring = make_meta_mesh({.context = 4}, Rank(3));
   EXPECT_EQ(ring->context_heads().size(), 1);
-  EXPECT_EQ(&ring->context_ring(), &ring->context());
+  EXPECT_EQ(ring->context().name(), "context:0-3");
   const auto heads = make_meta_mesh({.context = 4, .context_heads = 4}, Rank(3));
   EXPECT_EQ(heads->context_heads().name(), "context_heads:0-3");
-  EXPECT_EQ(heads->context_ring().size(), 1);
+  EXPECT_EQ(heads->context().size(), 1);
   EXPECT_THROW(make_meta_mesh({.context = 4, .context_heads = 3}, Rank(0)), InternalError);
 }
 
@@ -183,9 +182,9 @@ TEST(MetaMesh, GroupsOverStages) {
 // The groups of a mesh, each with its size and this rank's index.
 std::string groups_of(Mesh& mesh) {
   const MeshSizes& sizes = mesh.sizes();
-  std::vector<Group*> groups = {&mesh.context(), &mesh.context_heads(), &mesh.context_ring(), &mesh.tensor(),
-                                &mesh.expert(),  &mesh.replicate(),     &mesh.data(),         &mesh.world(),
-                                &mesh.loss(),    &mesh.model()};
+  std::vector<Group*> groups = {&mesh.context(), &mesh.context_heads(), &mesh.tensor(),
+                                &mesh.expert(),  &mesh.replicate(),     &mesh.data(),
+                                &mesh.world(),   &mesh.loss(),          &mesh.model()};
   for (const Domain domain : {Domain::sliced, Domain::replicated, Domain::expert, Domain::kv_copies}) {
     for (Group* group :
          {&mesh.shard(domain), &mesh.shard_gather(domain), &mesh.shard_reduce(domain), &mesh.model(domain)}) {

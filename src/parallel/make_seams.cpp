@@ -33,7 +33,7 @@ void set_up_context(const SeamChoices& choices, comm::Mesh& mesh, nn::Seams& sea
   }
   std::shared_ptr<nn::AttentionExchange> rows;  // between ranks with different rows of the same heads
   if (sizes.context > sizes.context_heads) {
-    comm::Group& ring = mesh.context_ring();
+    comm::Group& ring = mesh.context();
     if (choices.ring_attention) {
       rows = std::make_shared<RingExchange>(ring, reduce_dtype);
     } else {

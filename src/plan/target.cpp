@@ -346,13 +346,12 @@ int pipeline_groups(const comm::MeshSizes& mesh, int stage) {
 }  // namespace
 
 std::int64_t overhead_of(const Target& target, const comm::MeshSizes& mesh, int stage) {
-  // As comm::Mesh creates them: context, its heads and its ring, replicate, tensor, expert, its nodes, shard twice for
-  // its traffic, and one for scalar sums of each of shard, data and world, counted once if their ranks are the same;
-  // three each for the shards of what is copied on tensor ranks, and of experts; those of pipeline stages.
+  // As comm::Mesh creates them: context and its heads, replicate, tensor, expert, its nodes, shard twice for its
+  // traffic, and one for scalar sums of each of shard, data and world, counted once if their ranks are the same; three
+  // each for the shards of what is copied on tensor ranks, and of experts; those of pipeline stages.
   int groups = 0;
-  if (mesh.context > 1) ++groups;
+  if (mesh.context > mesh.context_heads) ++groups;
   if (mesh.context_heads > 1) ++groups;
-  if (mesh.context_heads > 1 && mesh.context > mesh.context_heads) ++groups;
   if (mesh.shard_ranks() > 1) groups += 3;
   if (mesh.replicas() > 1) ++groups;
   const int data = mesh.context * mesh.shard * mesh.replicate;
