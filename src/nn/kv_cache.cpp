@@ -34,14 +34,10 @@ class KvCacheCall : public AttentionExchange::Call {
 
 }  // namespace
 
-std::unique_ptr<AttentionExchange::Call> KvCacheExchange::forward(LayerContext& ctx, const AttentionMask& mask,
-                                                                  const AttentionTensors& tensors) {
+std::unique_ptr<AttentionExchange::Call> KvCacheExchange::begin(LayerContext& ctx, const AttentionMask& mask,
+                                                                const AttentionTensors& tensors) {
+  HAWSER_CHECK(!tensors.backward(), "the KV cache has no gradient");
   return std::make_unique<KvCacheCall>(ctx, mask, tensors);
-}
-
-std::unique_ptr<AttentionExchange::Call> KvCacheExchange::backward(LayerContext&, const AttentionMask&,
-                                                                   const AttentionTensors&) {
-  HAWSER_CHECK(false, "the KV cache has no gradient");
 }
 
 }  // namespace hawser::nn

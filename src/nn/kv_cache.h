@@ -16,8 +16,7 @@ namespace hawser::nn {
 // InternalError if the context has no KV cache, and on backward.
 class KvCacheExchange : public AttentionExchange {
  public:
-  std::unique_ptr<Call> forward(LayerContext&, const AttentionMask& mask, const AttentionTensors& tensors) override;
-  std::unique_ptr<Call> backward(LayerContext&, const AttentionMask& mask, const AttentionTensors& tensors) override;
+  std::unique_ptr<Call> begin(LayerContext&, const AttentionMask& mask, const AttentionTensors& tensors) override;
 };
 
 }  // namespace hawser::nn

@@ -63,8 +63,7 @@ TEST(Seams, AttentionIsOnePartOverTheLocalDiagonalBlocks) {
   const Seams seams;
   for (const bool backward : {false, true}) {
     if (backward) tensors.d_o = heads(6), tensors.dq = heads(6), tensors.dk = heads(3), tensors.dv = heads(3);
-    const auto call =
-        backward ? seams.attention->backward(ctx, {}, tensors) : seams.attention->forward(ctx, {}, tensors);
+    const auto call = seams.attention->begin(ctx, {}, tensors);
     ASSERT_EQ(call->parts(), 1);
     const AttentionPart part = call->wait(0);
     for (const auto member : {&AttentionTensors::q, &AttentionTensors::k, &AttentionTensors::v, &AttentionTensors::o,

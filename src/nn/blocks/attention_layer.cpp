@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "nn/blocks/attention_parts.h"
 #include "ops/attention/alibi.h"
 #include "ops/attention/attention.h"
 #include "ops/copy/add.h"
@@ -14,20 +15,6 @@ namespace hawser::nn {
 namespace {
 
 enum AttentionParameter { kNorm, kQkvWeight, kOutputWeight, kFirstBias };
-
-ops::AttentionCall& shared(ops::AttentionCall& call) {
-  return call;
-}
-ops::AttentionCall& shared(ops::AttentionBackward& backward) {
-  return backward.call;
-}
-
-// A call's workspace, of the same size on all ranks.
-template <class Call>
-TensorView workspace_of(LayerContext& ctx, Call call, const AttentionPart& part) {
-  if (!part.largest.empty()) shared(call).blocks = part.largest;
-  return ctx.workspace(ops::attention_workspace(call, ctx.compute().target(), ctx.threads()));
-}
 
 DimSlice channels_of(DimSlice heads, std::int64_t head_dim) {
   return {heads.begin * head_dim, heads.total * head_dim};
@@ -347,27 +334,16 @@ void AttentionLayer::complete(LayerContext& ctx, const TensorView& matrix) const
 
 ops::AttentionCall AttentionLayer::call_of(const LayerContext& ctx, const AttentionPart& part) const {
   const AttentionConfig& c = config_;
-  const AttentionTensors& t = part.tensors;
   HAWSER_CHECK(!c.alibi || ctx.alibi_slopes().elements() == c.heads, c.output, ": ", ctx.alibi_slopes().elements(),
                " ALiBi slopes of ", c.heads, " heads");
-  return {.q = t.q,
-          .k = t.k,
-          .v = t.v,
-          .segments = part.segments,
-          .segment_count = part.segment_count,
-          .form = part.form,
-          .blocks = part.blocks,
-          .host_segments = part.host_segments,
-          .causal = part.mask.causal,
-          .window = part.mask.window,
-          .window_halves = part.window_halves,
-          .scale = c.score_scale(),
-          .softcap = c.softcap.value_or(0),
-          .slopes = c.alibi ? ctx.alibi_slopes().rows(part.first_head, t.q.size(1)) : TensorView(),
-          .dropout = dropout_of(ctx, part),
-          .o = t.o,
-          .lse = t.lse,
-          .flops = 4.0 * static_cast<double>(t.q.size(1) * c.head_dim) * part.visible};
+  const std::int64_t heads = part.tensors.q.size(1);
+  ops::AttentionCall call = operands_of(part);
+  call.scale = c.score_scale();
+  call.softcap = c.softcap.value_or(0);
+  if (c.alibi) call.slopes = ctx.alibi_slopes().rows(part.first_head, heads);
+  call.dropout = dropout_of(ctx, part);
+  call.flops = 4.0 * static_cast<double>(heads * c.head_dim) * part.visible;
+  return call;
 }
 
 ops::AttentionDropout AttentionLayer::dropout_of(const LayerContext& ctx, const AttentionPart& part) const {
@@ -386,44 +362,10 @@ ops::AttentionDropout AttentionLayer::dropout_of(const LayerContext& ctx, const 
 }
 
 void AttentionLayer::attend(LayerContext& ctx, const Inputs& inputs, const TensorView& o, const TensorView& lse) const {
-  const auto seam_call = ctx.seams().attention->forward(
+  const auto call = ctx.seams().attention->begin(
       ctx, config_.mask(), {.q = inputs.q, .k = inputs.k, .v = inputs.v, .o = query_heads(o), .lse = lse});
-  for (int p = 0; p < seam_call->parts(); ++p) {
-    const AttentionPart part = seam_call->wait(p);
-    ops::AttentionCall call = call_of(ctx, part);
-    call.accumulate = part.accumulate_o;
-    const bool combine = !part.first && !part.accumulate_o;
-    if (combine) {
-      call.o = ctx.temp(ctx.dtype(), call.q.shape());
-      call.lse = ctx.temp(DType::f32, part.tensors.lse.shape());
-    }
-    call.workspace = workspace_of(ctx, call, part);
-    ops::attention_forward(ctx.compute(), call);
-    if (combine) {
-      ops::attention_combine(ctx.compute(),
-                             {.o_a = part.tensors.o, .lse_a = part.tensors.lse, .o_b = call.o, .lse_b = call.lse});
-    }
-    seam_call->computed(p);
-  }
-  seam_call->finish_queries();
-}
-
-void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Call& seam_call) const {
-  for (int p = 0; p < seam_call.parts(); ++p) {
-    const AttentionPart part = seam_call.wait(p);
-    ops::AttentionBackward backward{.call = call_of(ctx, part),
-                                    .d_o = part.tensors.d_o,
-                                    .dq = part.tensors.dq,
-                                    .dk = part.tensors.dk,
-                                    .dv = part.tensors.dv,
-                                    .accumulate_q = !part.first,
-                                    .accumulate_kv = part.accumulate_kv,
-                                    .deterministic = ctx.deterministic()};
-    backward.call.flops *= 2.5;
-    backward.call.workspace = workspace_of(ctx, backward, part);
-    ops::attention_backward(ctx.compute(), backward);
-    seam_call.computed(p);
-  }
+  nn::attend(ctx, *call, [&](const AttentionPart& part) { return call_of(ctx, part); });
+  call->finish_queries();
 }
 
 void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& residual, const TensorView& y,
@@ -457,22 +399,22 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   const Inputs inputs = inputs_of(ctx, qkv);
   const TensorView d_o = ctx.temp(ctx.dtype(), {ctx.rows().full, config_.q_size()});
   // Keys of other ranks arrive while d_o is computed; their gradients are reduced during the output weight's gradient.
-  const auto seam_call = ctx.seams().attention->backward(ctx, config_.mask(),
-                                                         {.q = inputs.q,
-                                                          .k = inputs.k,
-                                                          .v = inputs.v,
-                                                          .o = query_heads(o),
-                                                          .lse = saved.tensors[kLse],
-                                                          .d_o = query_heads(d_o),
-                                                          .dq = gradients.q,
-                                                          .dk = gradients.k,
-                                                          .dv = gradients.v});
+  const auto seam_call = ctx.seams().attention->begin(ctx, config_.mask(),
+                                                      {.q = inputs.q,
+                                                       .k = inputs.k,
+                                                       .v = inputs.v,
+                                                       .o = query_heads(o),
+                                                       .lse = saved.tensors[kLse],
+                                                       .d_o = query_heads(d_o),
+                                                       .dq = gradients.q,
+                                                       .dk = gradients.k,
+                                                       .dv = gradients.v});
   LayerOutput::Tensors output = {saved.tensors[kProjected], saved.tensors[kPostStatistics]};
   if (output_.has_norm()) output.dz = saved_or_temp(ctx, saved, kDprojected);
   const auto [dz, of_o, rounded_dz] =
       output_.backward(ctx, dy, output, own_rows(ctx, d_o), sink, policy.delay_weight_gradients);
   complete(ctx, d_o);
-  attend_backward(ctx, *seam_call);
+  attend_backward(ctx, *seam_call, [&](const AttentionPart& part) { return call_of(ctx, part); });
   if (!policy.delay_weight_gradients) {
     output_.linear().weight_gradient(ctx, dz, own_rows(ctx, o), sink, {saved.tensors[kOutputAdapters], of_o},
                                      rounded_dz);

@@ -120,7 +120,6 @@ class AttentionLayer : public Layer {
                       Linear::ReadBy) const;
   void project(LayerContext&, const Scaled& normed, const TensorView& qkv, const Saved&) const;
   void attend(LayerContext&, const Inputs& inputs, const TensorView& o, const TensorView& lse) const;
-  void attend_backward(LayerContext&, AttentionExchange::Call&) const;
   // In place; inverse: of a gradient.
   void rope(LayerContext&, const TensorView& heads, bool inverse) const;
   TensorView query_heads(const TensorView& matrix) const;  // [T, heads, D] of [T, heads * D]

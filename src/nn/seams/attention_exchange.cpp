@@ -48,13 +48,8 @@ AttentionTensors AttentionTensors::kv_heads(std::int64_t begin, std::int64_t cou
           .dv = of_keys(dv)};
 }
 
-std::unique_ptr<AttentionExchange::Call> AttentionExchange::forward(LayerContext& ctx, const AttentionMask& mask,
-                                                                    const AttentionTensors& tensors) {
-  return std::make_unique<LocalCall>(ctx, mask, tensors);
-}
-
-std::unique_ptr<AttentionExchange::Call> AttentionExchange::backward(LayerContext& ctx, const AttentionMask& mask,
-                                                                     const AttentionTensors& tensors) {
+std::unique_ptr<AttentionExchange::Call> AttentionExchange::begin(LayerContext& ctx, const AttentionMask& mask,
+                                                                  const AttentionTensors& tensors) {
   return std::make_unique<LocalCall>(ctx, mask, tensors);
 }
 

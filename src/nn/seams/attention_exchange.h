@@ -9,7 +9,7 @@
 //
 // and a layer calls
 //
-//   const auto call = ctx.seams().attention->forward(ctx, mask, {.q = q, .k = k, .v = v, .o = o, .lse = lse});
+//   const auto call = ctx.seams().attention->begin(ctx, mask, {.q = q, .k = k, .v = v, .o = o, .lse = lse});
 //   for (int p = 0; p < call->parts(); ++p) {
 //     const AttentionPart part = call->wait(p);   // its keys have arrived
 //     ...                                         // ops::attention_forward on the compute stream
@@ -44,6 +44,7 @@ struct AttentionTensors {
   TensorView d_o;         // backward: like o
   TensorView dq, dk, dv;  // backward: like q, k, v
 
+  bool backward() const { return !d_o.empty(); }
   // Those of key-value heads [begin, begin + count), with their query heads.
   AttentionTensors kv_heads(std::int64_t begin, std::int64_t count) const;
   std::int64_t query_heads_per_kv_head() const { return q.size(1) / k.size(1); }
@@ -105,11 +106,10 @@ class AttentionExchange {
 
   virtual ~AttentionExchange() = default;
 
-  // mask: the layer's (AttentionConfig::mask). tensors: this rank's rows, in its local order. Both start the
-  // communication: the earlier a layer calls them, the less its parts wait. Work enqueued before the call has written
-  // all views but d_o, which may follow until wait(0).
-  virtual std::unique_ptr<Call> forward(LayerContext&, const AttentionMask& mask, const AttentionTensors& tensors);
-  virtual std::unique_ptr<Call> backward(LayerContext&, const AttentionMask& mask, const AttentionTensors& tensors);
+  // Begins the forward of an attention or, with d_o, its backward. mask: the layer's (AttentionConfig::mask). tensors:
+  // this rank's rows, in its local order. It starts the communication: the earlier a layer calls it, the less its parts
+  // wait. Work enqueued before the call has written all views but d_o, which may follow until wait(0).
+  virtual std::unique_ptr<Call> begin(LayerContext&, const AttentionMask& mask, const AttentionTensors& tensors);
 };
 
 }  // namespace hawser::nn

@@ -67,7 +67,7 @@ class GatherCall : public nn::AttentionExchange::Call {
     }
     HeadGroup& g = groups_[static_cast<std::size_t>(p - diagonal_)];
     ctx_.compute().wait(g.arrived);
-    if (backward()) {
+    if (tensors_.backward()) {
       g.dk = ctx_.temp(reduce_dtype_, g.k.shape());
       g.dv = ctx_.temp(reduce_dtype_, g.k.shape());
     }
@@ -96,7 +96,7 @@ class GatherCall : public nn::AttentionExchange::Call {
 
   // Backward: scatters the part's dk and dv into gathered order and reduce-scatters each rank's rows over the group.
   void computed(int p) override {
-    if (p < diagonal_ || !backward()) return;
+    if (p < diagonal_ || !tensors_.backward()) return;
     HeadGroup& g = groups_[static_cast<std::size_t>(p - diagonal_)];
     const std::int64_t width = g.count * head_dim_, all = group_.size() * 2 * rows_;
     const TensorView send = ctx_.temp(reduce_dtype_, {all, width});
@@ -120,7 +120,6 @@ class GatherCall : public nn::AttentionExchange::Call {
   }
 
  private:
-  bool backward() const { return !tensors_.dk.empty(); }
   // The heads of a group inside [T, kv_heads, D].
   static TensorView columns(const TensorView& x, const HeadGroup& g) { return x.slice(1, g.begin, g.count); }
 
@@ -188,13 +187,8 @@ class GatherCall : public nn::AttentionExchange::Call {
 
 }  // namespace
 
-std::unique_ptr<nn::AttentionExchange::Call> AllGatherExchange::forward(LayerContext& ctx, const AttentionMask& mask,
-                                                                        const nn::AttentionTensors& tensors) {
-  return std::make_unique<GatherCall>(ctx, mask, group_, head_groups_, reduce_dtype_, tensors);
-}
-
-std::unique_ptr<nn::AttentionExchange::Call> AllGatherExchange::backward(LayerContext& ctx, const AttentionMask& mask,
-                                                                         const nn::AttentionTensors& tensors) {
+std::unique_ptr<nn::AttentionExchange::Call> AllGatherExchange::begin(LayerContext& ctx, const AttentionMask& mask,
+                                                                      const nn::AttentionTensors& tensors) {
   return std::make_unique<GatherCall>(ctx, mask, group_, head_groups_, reduce_dtype_, tensors);
 }
 

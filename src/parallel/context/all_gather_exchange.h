@@ -33,10 +33,8 @@ class AllGatherExchange : public nn::AttentionExchange {
   explicit AllGatherExchange(comm::Group& group, int head_groups = 1, DType reduce_dtype = DType::f32)
       : group_(group), head_groups_(head_groups), reduce_dtype_(reduce_dtype) {}
 
-  std::unique_ptr<Call> forward(nn::LayerContext&, const AttentionMask& mask,
-                                const nn::AttentionTensors& tensors) override;
-  std::unique_ptr<Call> backward(nn::LayerContext&, const AttentionMask& mask,
-                                 const nn::AttentionTensors& tensors) override;
+  std::unique_ptr<Call> begin(nn::LayerContext&, const AttentionMask& mask,
+                              const nn::AttentionTensors& tensors) override;
 
  private:
   comm::Group& group_;

@@ -44,11 +44,11 @@ class AllToAllCall : public nn::AttentionExchange::Call {
     HAWSER_CHECK(q_.copies == 1, own.q.size(1), " query heads over ", group.size(), " ranks");
     ctx.exchange_after_compute();
     std::vector<TensorView> moved{own.q, own.k, own.v};
-    if (backward()) moved.push_back(own.o);
+    if (own_.backward()) moved.push_back(own.o);
     moved = to_heads(moved);
     all_.q = moved[0], all_.k = moved[1], all_.v = moved[2];
     all_.lse = own.lse.reshape({q_.count, all_.q.size(0)});
-    if (backward()) {
+    if (own_.backward()) {
       all_.o = moved[3];
       all_.d_o = ctx.temp(own.d_o.dtype(), all_.q.shape());
       all_.dq = ctx.temp(own.dq.dtype(), all_.q.shape());
@@ -58,14 +58,14 @@ class AllToAllCall : public nn::AttentionExchange::Call {
     } else {
       all_.o = ctx.temp(own.o.dtype(), all_.q.shape());
     }
-    inner_ = backward() ? inner.backward(ctx, mask, all_) : inner.forward(ctx, mask, all_);
+    inner_ = inner.begin(ctx, mask, all_);
   }
 
   int parts() const override { return inner_->parts(); }
 
   nn::AttentionPart wait(int p) override {
     if (p == 0) {
-      if (backward()) {
+      if (own_.backward()) {
         ctx_.exchange_after_compute();  // d_o
         to_heads({own_.d_o}, all_.d_o.reshape({all_.d_o.size(0), q_.count * own_.d_o.size(2)}));
       }
@@ -85,7 +85,7 @@ class AllToAllCall : public nn::AttentionExchange::Call {
     ctx_.exchange_after_compute();
     move_queries();
     queries_moved_ = ctx_.exchange().record_event();
-    if (!backward() || in_ring_) return;
+    if (!own_.backward() || in_ring_) return;
     inner_->finish_keys();
     move_keys();
   }
@@ -112,12 +112,11 @@ class AllToAllCall : public nn::AttentionExchange::Call {
   }
 
  private:
-  bool backward() const { return !own_.d_o.empty(); }
   const HeadsOfRanks& heads_of(const TensorView& x) const { return x.size(1) == own_.q.size(1) ? q_ : kv_; }
 
   void move_queries() {
-    const TensorView moved = to_rows({backward() ? all_.dq : all_.o});
-    const TensorView& to = backward() ? own_.dq : own_.o;
+    const TensorView moved = to_rows({own_.backward() ? all_.dq : all_.o});
+    const TensorView& to = own_.backward() ? own_.dq : own_.o;
     const std::int64_t rows = to.size(0);
     for (int rank = 0; rank < group_.size(); ++rank) {
       ops::copy(ctx_.exchange(), {.x = moved.rows(rank * rows, rows).split_last(q_.count, to.size(2)),
@@ -213,13 +212,8 @@ class AllToAllCall : public nn::AttentionExchange::Call {
 
 }  // namespace
 
-std::unique_ptr<nn::AttentionExchange::Call> AllToAllExchange::forward(LayerContext& ctx, const AttentionMask& mask,
-                                                                       const AttentionTensors& tensors) {
-  return std::make_unique<AllToAllCall>(ctx, group_, *inner_, in_ring_, kv_reduce_dtype_, mask, tensors);
-}
-
-std::unique_ptr<nn::AttentionExchange::Call> AllToAllExchange::backward(LayerContext& ctx, const AttentionMask& mask,
-                                                                        const AttentionTensors& tensors) {
+std::unique_ptr<nn::AttentionExchange::Call> AllToAllExchange::begin(LayerContext& ctx, const AttentionMask& mask,
+                                                                     const nn::AttentionTensors& tensors) {
   return std::make_unique<AllToAllCall>(ctx, group_, *inner_, in_ring_, kv_reduce_dtype_, mask, tensors);
 }
 

@@ -36,10 +36,8 @@ class AllToAllExchange : public nn::AttentionExchange {
         in_ring_(ring != nullptr),
         inner_(in_ring_ ? std::move(ring) : std::make_shared<nn::AttentionExchange>()) {}
 
-  std::unique_ptr<Call> forward(nn::LayerContext&, const AttentionMask& mask,
-                                const nn::AttentionTensors& tensors) override;
-  std::unique_ptr<Call> backward(nn::LayerContext&, const AttentionMask& mask,
-                                 const nn::AttentionTensors& tensors) override;
+  std::unique_ptr<Call> begin(nn::LayerContext&, const AttentionMask& mask,
+                              const nn::AttentionTensors& tensors) override;
 
  private:
   comm::Group& group_;

@@ -31,7 +31,7 @@ class RingCall : public nn::AttentionExchange::Call {
     ctx.exchange_after_compute();
     next_ = pack(own.k, own.v);
     arrived_ = ctx.exchange().record_event();
-    if (backward()) {
+    if (own_.backward()) {
       sums_.dq = accumulator(own.dq);
       return;
     }
@@ -54,7 +54,7 @@ class RingCall : public nn::AttentionExchange::Call {
                        .accumulate_kv = !first_of_turn};
     part.tensors.k = half(now_, 0);
     part.tensors.v = half(now_, 1);
-    if (backward()) {
+    if (own_.backward()) {
       part.tensors.dk = half(gradient_, 0);
       part.tensors.dv = half(gradient_, 1);
     }
@@ -72,7 +72,7 @@ class RingCall : public nn::AttentionExchange::Call {
     const bool last_of_turn = pieces_ == 0 || (p >= diagonal_ && piece_of(p) == pieces_ - 1);
     if (!last_of_turn) return;
     ctx_.exchange_after_compute();
-    if (!backward()) return;
+    if (!own_.backward()) return;
     const int turn = turn_of(p);
     if (turn == 0) {
       sum_ = gradient_;
@@ -89,7 +89,7 @@ class RingCall : public nn::AttentionExchange::Call {
   }
 
   void finish_queries() override {
-    const TensorView &sum = backward() ? sums_.dq : sums_.o, &to = backward() ? own_.dq : own_.o;
+    const TensorView &sum = own_.backward() ? sums_.dq : sums_.o, &to = own_.backward() ? own_.dq : own_.o;
     if (sum.raw() != to.raw()) ops::cast(ctx_.compute(), {.x = sum, .y = to});
   }
 
@@ -100,7 +100,6 @@ class RingCall : public nn::AttentionExchange::Call {
   }
 
  private:
-  bool backward() const { return !own_.dk.empty(); }
   int turn_of(int p) const { return std::max(0, p - diagonal_) / std::max(1, pieces_); }
   int piece_of(int p) const { return std::max(0, p - diagonal_) % std::max(1, pieces_); }
   int source_of(int turn) const { return (group_.index() - turn + group_.size()) % group_.size(); }
@@ -113,7 +112,7 @@ class RingCall : public nn::AttentionExchange::Call {
   void start(int turn) {
     ctx_.compute().wait(arrived_);
     now_ = next_;
-    if (backward()) gradient_ = ctx_.temp(DType::f32, now_.shape());
+    if (own_.backward()) gradient_ = ctx_.temp(DType::f32, now_.shape());
     if (pieces_ == 0 || turn + 1 == group_.size()) return;
     next_ = ctx_.temp(now_.dtype(), now_.shape());
     pass(now_, 1, next_);
@@ -204,13 +203,8 @@ class RingCall : public nn::AttentionExchange::Call {
 
 }  // namespace
 
-std::unique_ptr<nn::AttentionExchange::Call> RingExchange::forward(LayerContext& ctx, const AttentionMask& mask,
-                                                                   const AttentionTensors& tensors) {
-  return std::make_unique<RingCall>(ctx, group_, kv_reduce_dtype_, mask, tensors);
-}
-
-std::unique_ptr<nn::AttentionExchange::Call> RingExchange::backward(LayerContext& ctx, const AttentionMask& mask,
-                                                                    const AttentionTensors& tensors) {
+std::unique_ptr<nn::AttentionExchange::Call> RingExchange::begin(LayerContext& ctx, const AttentionMask& mask,
+                                                                 const nn::AttentionTensors& tensors) {
   return std::make_unique<RingCall>(ctx, group_, kv_reduce_dtype_, mask, tensors);
 }
 

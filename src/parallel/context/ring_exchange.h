@@ -32,10 +32,8 @@ class RingExchange : public nn::AttentionExchange {
   explicit RingExchange(comm::Group& group, DType kv_reduce_dtype = DType::f32)
       : group_(group), kv_reduce_dtype_(kv_reduce_dtype) {}
 
-  std::unique_ptr<Call> forward(nn::LayerContext&, const AttentionMask& mask,
-                                const nn::AttentionTensors& tensors) override;
-  std::unique_ptr<Call> backward(nn::LayerContext&, const AttentionMask& mask,
-                                 const nn::AttentionTensors& tensors) override;
+  std::unique_ptr<Call> begin(nn::LayerContext&, const AttentionMask& mask,
+                              const nn::AttentionTensors& tensors) override;
 
  private:
   comm::Group& group_;

@@ -45,7 +45,7 @@ void expect_parts(nn::AttentionExchange& exchange, const plan::Layout& layout, c
   AttentionTensors tensors{.q = numbered(ctx, kHeads), .k = numbered(ctx, kKvHeads), .v = numbered(ctx, kKvHeads)};
   tensors.o = ctx.make(DType::f32, tensors.q.shape());
   tensors.lse = ctx.make(DType::f32, {kHeads, rows});
-  const auto call = exchange.forward(ctx, mask, tensors);
+  const auto call = exchange.begin(ctx, mask, tensors);
   std::int64_t first_heads = 0;  // query heads of the first parts of some queries
   for (int p = 0; p < call->parts(); ++p) {
     const AttentionPart part = call->wait(p);

@@ -2,10 +2,7 @@
 // rank's bit for bit, of a ring they differ by rounding, in bf16 at most twice as much as those of gathered keys.
 #include <fmt/format.h>
 
-#include "ops/attention/attention.h"
-#include "parallel/context/all_gather_exchange.h"
-#include "parallel/context/all_to_all_exchange.h"
-#include "parallel/context/ring_exchange.h"
+#include "nn/blocks/attention_parts.h"
 #include "support/exchange_batch.h"
 #include "toy_training.h"
 
@@ -76,44 +73,21 @@ class Attention {
     AttentionTensors t{.q = values("q", kHeads), .k = values("k", kKvHeads), .v = values("v", kKvHeads)};
     t.o = ctx_.make(ctx_.dtype(), t.q.shape());
     t.lse = ctx_.make(DType::f32, {kHeads, t.q.size(0)});
-    const auto forward = exchange_.forward(ctx_, mask_, t);
-    for (int p = 0; p < forward->parts(); ++p) {
-      const AttentionPart part = forward->wait(p);
+    const auto call_of = [](const AttentionPart& part) {
       expect_in_blocks(part);
-      ops::AttentionCall call = call_of(part);
-      call.accumulate = part.accumulate_o;
-      const bool combine = !part.first && !part.accumulate_o;
-      if (combine) {
-        call.o = ctx_.make(ctx_.dtype(), call.q.shape());
-        call.lse = ctx_.make(DType::f32, part.tensors.lse.shape());
-      }
-      call.workspace = ctx_.workspace(ops::attention_workspace(call, DeviceKind::cpu, 1));
-      ops::attention_forward(ctx_.compute(), call);
-      if (combine) {
-        ops::attention_combine(ctx_.compute(),
-                               {.o_a = part.tensors.o, .lse_a = part.tensors.lse, .o_b = call.o, .lse_b = call.lse});
-      }
-      forward->computed(p);
-    }
+      ops::AttentionCall call = nn::operands_of(part);
+      call.scale = 0.7;
+      return call;
+    };
+    const auto forward = exchange_.begin(ctx_, mask_, t);
+    nn::attend(ctx_, *forward, call_of);
     forward->finish_queries();
     t.d_o = values("d_o", kHeads);
     t.dq = ctx_.make(ctx_.dtype(), t.q.shape());
     t.dk = ctx_.make(ctx_.dtype(), t.k.shape());
     t.dv = ctx_.make(ctx_.dtype(), t.k.shape());
-    const auto backward = exchange_.backward(ctx_, mask_, t);
-    for (int p = 0; p < backward->parts(); ++p) {
-      const AttentionPart part = backward->wait(p);
-      ops::AttentionBackward args{.call = call_of(part),
-                                  .d_o = part.tensors.d_o,
-                                  .dq = part.tensors.dq,
-                                  .dk = part.tensors.dk,
-                                  .dv = part.tensors.dv,
-                                  .accumulate_q = !part.first,
-                                  .accumulate_kv = part.accumulate_kv};
-      args.call.workspace = ctx_.workspace(ops::attention_workspace(args, DeviceKind::cpu, 1));
-      ops::attention_backward(ctx_.compute(), args);
-      backward->computed(p);
-    }
+    const auto backward = exchange_.begin(ctx_, mask_, t);
+    nn::attend_backward(ctx_, *backward, call_of);
     backward->finish_queries();
     backward->finish_keys();
     ctx_.finish();
@@ -130,24 +104,6 @@ class Attention {
       }
     }
     return ctx_.make(ctx_.dtype(), {ids.size(0), heads, kHeadDim}, values);
-  }
-
-  static ops::AttentionCall call_of(const AttentionPart& part) {
-    const AttentionTensors& t = part.tensors;
-    return {.q = t.q,
-            .k = t.k,
-            .v = t.v,
-            .segments = part.segments,
-            .segment_count = part.segment_count,
-            .form = part.form,
-            .blocks = part.blocks,
-            .host_segments = part.host_segments,
-            .causal = part.mask.causal,
-            .window = part.mask.window,
-            .window_halves = part.window_halves,
-            .scale = 0.7,
-            .o = t.o,
-            .lse = t.lse};
   }
 
   // Without padding, which has no label, position or document.
