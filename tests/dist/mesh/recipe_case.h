@@ -29,7 +29,7 @@ struct RecipeMesh {
   int data_ranks = 1;
 };
 
-enum class Feature { packed, lora, fp8, local, clipping, full, router_losses };
+enum class Feature { packed, lora, fp8, replay, local, clipping, full, router_losses };
 
 struct RecipeCase {
   RecipeModel model = RecipeModel::dense_tied;
@@ -46,7 +46,7 @@ inline const char* name_of(RecipeModel model) {
   return kNames[static_cast<int>(model)];
 }
 inline const char* name_of(Feature feature) {
-  constexpr const char* kNames[] = {"packed", "lora", "fp8", "local", "clipping", "full", "router_losses"};
+  constexpr const char* kNames[] = {"packed", "lora", "fp8", "replay", "local", "clipping", "full", "router_losses"};
   return kNames[static_cast<int>(feature)];
 }
 
@@ -134,8 +134,10 @@ inline std::vector<std::string> keys_of(Feature feature) {
       // Gradients of adapters are small at first.
       return {"adapter.kind=lora", "adapter.rank=3", "adapter.dropout=0.25", "optimizer.epsilon=1e-3"};
     case Feature::fp8:
-      // The first step is replayed: with a scale of its largest value some value of another pass is beyond it.
-      return {"precision.compute=fp8", "precision.fp8.saturation_limit=1e-6"};
+      return {"precision.compute=fp8"};
+    case Feature::replay:
+      // With a scale of the largest value some value of another pass is beyond it.
+      return {"precision.fp8.saturation_limit=1e-6"};
     case Feature::local:
       return {"parallel.gradient_accumulation=local"};
     case Feature::clipping:
