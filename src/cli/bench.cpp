@@ -40,7 +40,6 @@ void print_json(const profile::BenchResult& result, const profile::DocumentMix& 
                               {"model_flops_per_second", result.model_flops_per_second},
                               {"planned_bytes", result.planned_bytes},
                               {"activation_checkpointing", result.checkpointing},
-                              {"context_comm", result.context},
                               {"attention_imbalance", result.imbalance},
                               {"loss", result.loss}};
   if (documents.kind != profile::DocumentMix::Kind::one) {
@@ -48,6 +47,7 @@ void print_json(const profile::BenchResult& result, const profile::DocumentMix& 
                          {"a_sequence", result.documents},
                          {"equivalent_sequence_length", result.equivalent_length}};
   }
+  if (!result.context.empty()) json["context_comm"] = result.context;
   if (result.after.total > 0) {
     json["driver_bytes"] = {{"before", result.before.used}, {"after", result.after.used}};
     json["allocations_in_steps"] = result.allocations;

@@ -73,6 +73,7 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
     if (result.best_validation_loss) out["best_validation_loss"] = *result.best_validation_loss;
     if (!result.notes.empty()) out["notes"] = result.notes;
     if (result.imbalance) out["attention_imbalance"] = *result.imbalance;
+    if (!result.context_comm.empty()) out["context_comm"] = result.context_comm;
     std::puts(out.dump().c_str());
     return;
   }

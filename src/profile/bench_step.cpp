@@ -171,7 +171,7 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   SyntheticStep synthetic = synthetic_step(request.documents, plan, *model.model, place);
   BenchResult result{.parameters = model.model->parameters(), .planned_bytes = session->planned_bytes()};
   result.checkpointing = checkpointing_text(plan.recipe.memory);
-  result.context = plan::context_text(plan::form_of(layout));
+  if (layout.mesh.context > 1) result.context = plan::context_text(plan::form_of(layout));
   time_steps(plan, request.warmup, synthetic, *session, *device, timed, meter, world, result);
   const std::int64_t batch = plan.global_batch_size;
   result.step_seconds = median(result.steps);

@@ -39,7 +39,7 @@ struct BenchResult {
   double tokens_per_second = 0;  // of all ranks, at the median
   // Mean of one rank: forward and backward without recompute; attention counts visible query-key pairs only.
   double model_flops_per_second = 0;
-  std::string context;   // parallel.context_comm: the recipe's form, or the choice for auto
+  std::string context;   // plan::context_text of the form that runs; empty without context ranks
   double imbalance = 1;  // of attention work over this rank's context group, as in metrics.jsonl
   double documents = 1;  // mean per sequence
   // Length of a single-document sequence with the same attention FLOPs per token.

@@ -17,6 +17,7 @@
 #include "config/config.h"
 #include "io/files.h"
 #include "io/json.h"
+#include "plan/context_form.h"
 #include "plan/target.h"
 #include "prepare/sources.h"
 #include "prepare/token_file.h"
@@ -56,10 +57,12 @@ std::vector<report::RecipeEntry> entries(const Recipe& recipe) {
   return out;
 }
 
-std::string mesh_text(const comm::MeshSizes& mesh) {
+std::string mesh_text(const plan::Layout& layout) {
+  const comm::MeshSizes& mesh = layout.mesh;
   const std::string tensor = mesh.tensor > 1 ? fmt::format(", each over {} tensor-parallel ranks", mesh.tensor) : "";
-  return fmt::format("{} x {} ranks that shard, in context-parallel groups of {}{}", mesh.replicate,
-                     mesh.shard * mesh.context, mesh.context, tensor);
+  const std::string form = mesh.context > 1 ? " by " + plan::context_text(plan::form_of(layout)) : "";
+  return fmt::format("{} x {} ranks that shard, in context-parallel groups of {}{}{}", mesh.replicate,
+                     mesh.shard * mesh.context, mesh.context, form, tensor);
 }
 
 report::Table environment(const RunPlace& place) {
@@ -78,7 +81,7 @@ report::Table environment(const RunPlace& place) {
     out.emplace_back("GPU", cuda_info().name);
     if (build().cuda) out.emplace_back("CUDA", build().cuda_version);
   }
-  out.emplace_back("ranks", cat(place.ranks, ": ", mesh_text(layout.mesh)));
+  out.emplace_back("ranks", cat(place.ranks, ": ", mesh_text(layout)));
   out.emplace_back("threads per rank", cat(layout.threads));
   out.emplace_back("compute dtype", to_string(layout.compute));
   out.emplace_back("deterministic", layout.deterministic ? "yes" : "no");

@@ -16,6 +16,7 @@
 #include "io/json.h"
 #include "models/families.h"
 #include "models/weights.h"
+#include "plan/context_form.h"
 #include "plan/forecast.h"
 #include "prepare/identity.h"
 #include "prepare/prepare.h"
@@ -236,6 +237,7 @@ void FitRun::open_session() {
   const std::string chosen = engine::choose_checkpointing(plan_, *open_.model, *device_, world_, request_.ranks_here);
   if (!chosen.empty()) log(chosen);
   result_.checkpointing = checkpointing_text(plan_.recipe.memory);
+  if (plan_.layout.mesh.context > 1) result_.context_comm = plan::context_text(plan::form_of(plan_.layout));
   std::vector<step::Purpose> purposes{step::Purpose::train};
   if (!validation_.empty()) purposes.push_back(step::Purpose::loss);
   session_ = std::make_unique<engine::Session>(*open_.model, plan_.layout, *device_, *mesh_, purposes, plan_.capacity);

@@ -36,6 +36,8 @@ TEST_F(Context, EveryFormTrainsAndContinuesTheOthers) {
   const nlohmann::json resumed =
       json("fit recipe.yaml --ranks 2 --json --resume --set parallel.context_comm=all_to_all");
   EXPECT_NEAR(resumed["validation_loss"].get<double>(), loss, 1e-5 * loss);
+  EXPECT_EQ(resumed["context_comm"], "all_to_all");
+  EXPECT_TRUE(says(folder_.read("run/report.html"), "in context-parallel groups of 2 by all_to_all"));
   for (const char* form : {"all_gather", "ring", "all_to_all", "auto"}) {
     const nlohmann::json evaluated = json(
         "eval --model run --data text.jsonl --sequence-length 24 --ranks 2 --set parallel.context_parallel_degree=2 "

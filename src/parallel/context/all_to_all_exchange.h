@@ -15,7 +15,8 @@
 // as many numbers, and no rank reads those of its rows.
 //
 // T rows and H query heads, U ranks of the group, K key-value heads. U divides H, and it divides K or is a multiple of
-// it. Gradients of copies move in `kv_reduce_dtype` and are added in float32 in the order of the ranks.
+// it (InternalError). Messages move on the exchange stream, in the dtype of q; gradients of copies in `kv_reduce_dtype`,
+// and they are added in float32 in the order of the ranks. AttentionTensors::lse is dense.
 // Source: arXiv 2309.14509; USP (arXiv 2405.07719) for both together.
 #pragma once
 

@@ -16,8 +16,10 @@
 // blocks of a turn have equal sizes (ops::StridedBlocks): all queries with the first chunk of an earlier rank, or the
 // second chunk's queries with all keys of a later rank. So every rank has as much work in every turn.
 //
-// Keys and values move in one message. Every rank calls Group::exchange in the same order, so no rank waits for
-// another that waits for it. Reads MaskViews::by_source (batches::BatchSizes::source_segments).
+// Keys and values move in one message, [T, 2, key-value heads, D] of a rank's T rows, on the exchange stream; gradients
+// are float32 or `kv_reduce_dtype`. Every rank calls Group::exchange in the same order, so no rank waits for another
+// that waits for it. Reads MaskViews::by_source (batches::BatchSizes::source_segments); without these tables only a
+// causal mask of window 1 has results.
 // Source: arXiv 2310.01889; zig-zag: arXiv 2311.09431.
 #pragma once
 
