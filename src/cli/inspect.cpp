@@ -153,8 +153,11 @@ std::string saved_layout(const checkpoint::Checkpoint& checkpoint, Report& repor
     const bool shard = key == std::string("hybrid_shard_degree");
     if (*value != (shard ? 0 : 1)) text += cat(", ", key, " ", value->get<std::int64_t>());
   }
-  const std::string comm = parallel.value("context_comm", "all_gather");
-  if (parallel.value("context_parallel_degree", 1) > 1 && comm != "all_gather") text += ", context_comm " + comm;
+  const auto degree = parallel.find("context_parallel_degree"), comm = parallel.find("context_comm");
+  const bool has_both = degree != parallel.end() && degree->is_number_integer() && comm != parallel.end();
+  if (has_both && *degree != 1 && comm->is_string() && *comm != "all_gather") {
+    text += cat(", context_comm ", comm->get<std::string>());
+  }
   return text;
 }
 

@@ -188,4 +188,9 @@ std::string context_text(const ContextForm& form) {
   return "auto";
 }
 
+std::string by_form(const Parallelism& parallelism) {
+  const ContextForm form = form_of(parallelism);
+  return form.comm == ContextComm::all_gather ? "" : " by " + context_text(form);
+}
+
 }  // namespace hawser::plan

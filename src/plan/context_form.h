@@ -50,4 +50,7 @@ ContextForm form_of(const Parallelism& parallelism);
 // "all_gather", "hybrid of 4": as parallel.context_comm, and the ranks of a group.
 std::string context_text(const ContextForm& form);
 
+// " by ring", to follow the number of context ranks; "" for all_gather.
+std::string by_form(const Parallelism& parallelism);
+
 }  // namespace hawser::plan

@@ -280,9 +280,7 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
   out += devices_text(world, target);
   const std::string tensor = tensor_text(layout);
   const int copies = layout.shards() ? layout.mesh.shard_ranks(Domain::replicated) : 1;
-  const ContextForm form = form_of(layout);
-  out += cat("layout: ", tensor, tensor.empty() ? "" : ", ", "context ", layout.mesh.context,
-             form.comm == ContextComm::all_gather ? "" : " by " + context_text(form), ", ",
+  out += cat("layout: ", tensor, tensor.empty() ? "" : ", ", "context ", layout.mesh.context, by_form(layout), ", ",
              layout.shard_policy == ShardPolicy::parameters ? "parameters " : "optimizer state ",
              layout.parts() > 1 ? cat("sharded over ", layout.parts()) : std::string("unsharded"), ", ",
              copies > layout.parts() ? cat("copies on tensor ranks over ", copies, ", ") : "",

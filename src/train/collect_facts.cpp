@@ -60,9 +60,8 @@ std::vector<report::RecipeEntry> entries(const Recipe& recipe) {
 std::string mesh_text(const plan::Layout& layout) {
   const comm::MeshSizes& mesh = layout.mesh;
   const std::string tensor = mesh.tensor > 1 ? fmt::format(", each over {} tensor-parallel ranks", mesh.tensor) : "";
-  const std::string form = mesh.context > 1 ? " by " + plan::context_text(plan::form_of(layout)) : "";
   return fmt::format("{} x {} ranks that shard, in context-parallel groups of {}{}{}", mesh.replicate,
-                     mesh.shard * mesh.context, mesh.context, form, tensor);
+                     mesh.shard * mesh.context, mesh.context, plan::by_form(layout), tensor);
 }
 
 report::Table environment(const RunPlace& place) {

@@ -129,11 +129,7 @@ std::string ranks_line(const RunPlace& place) {
                          ? cat(place.ranks, " x ", cuda_info().name)
                          : cat(plural(place.ranks, "rank"), " on the CPU, ", plural(layout.threads, "thread"), " each");
   if (layout.mesh.tensor > 1) line += ", " + plan::tensor_text(layout);
-  if (layout.mesh.context > 1) {
-    const plan::ContextForm form = plan::form_of(layout);
-    line += cat(", context parallel over ", layout.mesh.context,
-                form.comm == ContextComm::all_gather ? "" : " by " + plan::context_text(form));
-  }
+  if (layout.mesh.context > 1) line += cat(", context parallel over ", layout.mesh.context, plan::by_form(layout));
   if (layout.parts() > 1) line += cat(", state sharded over ", layout.parts());
   if (layout.mesh.replicas() > 1) line += cat(", ", layout.mesh.replicas(), " replicas");
   if (layout.micro_batches > 1) line += cat(", ", layout.micro_batches, " micro-batches per step");
