@@ -89,7 +89,7 @@ void Executor::Impl::read_program() {
       if (all[i].stream != instruction.stream) awaited_[i] = true;
     }
     switch (instruction.op) {
-      case Op::update:
+      case Op::gradient_norm:  // also of a pipeline stage without parameters, which has no updates
         trains_ = true;
         break;
       case Op::auxiliary_loss:

@@ -41,7 +41,7 @@ class Executor::Impl {
 
   // The program. What it has, read once (executor.cpp).
   void read_program();
-  bool trains() const { return trains_; }                // the program has updates
+  bool trains() const { return trains_; }                // the program is of a training step
   bool has_gradients() const { return has_gradients_; }  // the program has a backward
   bool has_loss() const { return setup_.purpose != Purpose::logits; }
   // The auxiliary loss and its gradient are those of StepInput::auxiliary_statistics.
