@@ -18,6 +18,7 @@
 #include "device/device.h"
 #include "plan/context_form.h"
 #include "plan/disk.h"
+#include "plan/pipeline_form.h"
 #include "plan/run_plan.h"
 #include "prepare/sources.h"
 
@@ -38,6 +39,8 @@ constexpr double kFewEvaluated = 12;        // all held-out text if its batches 
 constexpr std::int64_t kMaxEvaluated = 32;  // batches of an evaluation; assumed for all held-out text
 constexpr const char* kContext = "parallel.context_parallel_degree";
 constexpr const char* kTensor = "parallel.tensor_parallel_degree";
+constexpr const char* kPipeline = "parallel.pipeline_parallel_degree";
+constexpr int kMicroBatchesAStage = 4;
 constexpr double kShareOfFree = 0.9;  // of free memory: other processes may need some
 
 std::string tokens_text(double tokens) {
@@ -254,7 +257,11 @@ class Proposer {
   double epoch_sequences() const { return autoconfig::epoch_sequences(recipe_, sample_); }
 
   void choose_batch(std::int64_t length) {
-    const std::int64_t unit = place_.world * recipe_.train.micro_batch_size;
+    const int stages = recipe_.parallel.pipeline_parallel_degree;
+    // With stages, as many micro-batches as let them wait for less than a fifth of a step.
+    const std::int64_t unit = stages > 1 ? recipe_.parallel.data_ranks(place_.world) * kMicroBatchesAStage * stages *
+                                               recipe_.train.micro_batch_size
+                                         : place_.world * recipe_.train.micro_batch_size;
     const std::int64_t usual =
         place_.target.cuda ? std::clamp(kGpuTokens / length, kUsualBatch, kMaxBatch) : kUsualBatch;
     std::int64_t& batch = recipe_.train.global_batch_size;
@@ -267,7 +274,9 @@ class Proposer {
     }
     why("train.global_batch_size",
         cat(tokens_text(double(batch * length)), " tokens per step",
-            place_.world > 1 ? cat(", a multiple of the ", place_.world, " ranks") : "",
+            stages > 1         ? cat(", ", kMicroBatchesAStage, " micro-batches or more for each pipeline stage")
+            : place_.world > 1 ? cat(", a multiple of the ", place_.world, " ranks")
+                               : "",
             capped ? cat("; small, because an epoch has about ", plural(std::llround(epoch_sequences()), "sequence"))
                    : ""));
   }
@@ -313,6 +322,7 @@ class Proposer {
     check_layout(recipe_, place_.world, problems);
     models::check_share(model.whole(), plan::share_of(recipe_.parallel, 0), {}, problems);
     plan::check_context_form(recipe_, model.whole(), problems);
+    plan::check_pipeline(recipe_, model.blocks(), problems);
     return problems.empty();
   }
 
@@ -425,11 +435,19 @@ class Proposer {
       if (tensor_changed && recipe_.parallel.tensor_parallel_degree > 1) {
         why(kTensor, "ranks share the matrices of each layer: predicted to be the fastest layout that fits");
       }
+      const int stages = recipe_.parallel.pipeline_parallel_degree;
+      if (stages > 1 && before.parallel.pipeline_parallel_degree != stages) {
+        why(kPipeline, cat("ranks have different blocks, with ", f.layout.micro_batches,
+                           " micro-batches in a step: predicted to be the fastest layout that fits"));
+      }
       if (!fixed("parallel.hybrid_shard_degree")) {
         why("parallel.hybrid_shard_degree",
             recipe_.parallel.hybrid_shard_degree == 0
-                ? cat("state is sharded over all ", place_.world / recipe_.parallel.tensor_parallel_degree,
-                      " ranks: minimum memory")
+                ? cat("state is sharded over all ",
+                      place_.world / recipe_.parallel.tensor_parallel_degree /
+                          recipe_.parallel.pipeline_parallel_degree,
+                      recipe_.parallel.pipeline_parallel_degree > 1 ? " ranks of a stage" : " ranks",
+                      ": minimum memory")
                 : std::string("predicted to be the fastest layout that fits"));
       }
       if (!fixed(kContext) && (context_changed || recipe_.parallel.context_parallel_degree == 1)) {
@@ -437,6 +455,9 @@ class Proposer {
                           ? std::string("a full sequence fits on one rank: ranks process different sequences")
                           : std::string("ranks share each sequence: predicted to be the fastest layout that fits"));
       }
+    }
+    if (before.parallel.sharding != recipe_.parallel.sharding) {
+      why("parallel.sharding", "each rank keeps the weights of its stage: no micro-batch gathers them");
     }
     if (before.parallel.gradient_accumulation != recipe_.parallel.gradient_accumulation) {
       why("parallel.gradient_accumulation", "predicted to be the fastest layout that fits");

@@ -1,7 +1,9 @@
 // Helpers for text printed to users.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <string_view>
 
@@ -42,6 +44,13 @@ inline std::string shell_quoted(std::string_view text) {
   constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./=,:@%+-";
   const bool plain = !text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos;
   return plain ? std::string(text) : single_quoted(text);
+}
+
+// "+3.8%" of 0.038.
+inline std::string signed_percent(double fraction) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%+.1f%%", 100 * fraction);
+  return text.data();
 }
 
 }  // namespace hawser

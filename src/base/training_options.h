@@ -10,6 +10,10 @@ enum class Packing { documents, chunks };            // separate documents with 
 enum class LongDocuments { split, truncate, drop };  // documents longer than a sequence, with Packing::documents
 // How the ranks that share a sequence exchange keys and values. hybrid: all_to_all in groups, and a ring of groups.
 enum class ContextComm { all_gather, ring, all_to_all, hybrid, automatic };
+// The order in which pipeline stages run the passes of micro-batches (step/pipeline_passes.h).
+enum class PipelineSchedule { one_forward_one_backward, gpipe, interleaved, zero_bubble };
+// What the cuts between pipeline stages minimise: the time of a step, or the memory of the stage that needs the most.
+enum class PipelineOptimize { speed, memory };
 // What the ranks that share a copy of the model shard.
 enum class ShardPolicy {
   parameters,  // weights, master weights, moments and reduced gradients: FSDP, ZeRO-3

@@ -18,6 +18,7 @@
 #include "cli/power_json.h"
 #include "cli/ranks.h"
 #include "cli/roofline_json.h"
+#include "cli/timeline_file.h"
 #include "cli/timeline_json.h"
 #include "device/cuda/activities.h"
 #include "engine/model_changes.h"
@@ -48,6 +49,7 @@ void print_json(const profile::BenchResult& result, const profile::DocumentMix& 
                          {"equivalent_sequence_length", result.equivalent_length}};
   }
   if (!result.context.empty()) json["context_comm"] = result.context;
+  if (!result.pipeline.empty()) json["pipeline"] = result.pipeline;
   if (result.after.total > 0) {
     json["driver_bytes"] = {{"before", result.before.used}, {"after", result.after.used}};
     json["allocations_in_steps"] = result.allocations;
@@ -62,6 +64,10 @@ void print_json(const profile::BenchResult& result, const profile::DocumentMix& 
     json["roofline"] = roofline_json(*result.roofline, *result.mix, result.step_seconds);
   if (!result.timelines.empty()) {
     json["trace"] = {{"step_seconds", result.traced_seconds}};
+    if (result.bubble) {
+      json["trace"]["bubble"] = result.bubble->measured;
+      json["trace"]["predicted_bubble"] = result.bubble->predicted;
+    }
     for (const profile::RankTimeline& rank : result.timelines) {
       json["trace"]["ranks"].push_back(timeline_json(profile::summarize(rank)));
     }
@@ -74,15 +80,16 @@ void print_timelines(const profile::BenchResult& result, const std::string& file
   summaries.reserve(result.timelines.size());
   for (const profile::RankTimeline& rank : result.timelines) summaries.push_back(profile::summarize(rank));
   std::printf("\ntraced step          %s; wrote %s\n", format_seconds(result.traced_seconds).c_str(), file.c_str());
+  if (result.bubble) {
+    std::printf(
+        "pipeline bubble      %.1f%% of the step without computation, the mean of the stages; predicted %.1f%%\n",
+        100 * result.bubble->measured, 100 * result.bubble->predicted);
+  }
   std::fputs(profile::summary_text(summaries).c_str(), stdout);
 }
 
 void check_trace(const std::string& path, const std::string& model, DeviceKind kind, Problems& problems) {
-  engine::check_output(path, "--trace", {{"--model", model}}, problems);
-  const io::ResultPlace place = io::find_result_place(path);
-  if (!place.straight) io::check_writable(folder_of(place.path), problems);
-  if (io::is_folder(path))
-    problems.add({.file = path, .what = "a folder", .expected = "a file to write", .at = "--trace"});
+  check_timeline_file(path, "--trace", model, problems);
   if (kind != DeviceKind::cuda) return;
   if (const std::string why = cuda::activities_problem(); !why.empty()) {
     problems.add({.what = "the GPU cannot be traced: " + why, .at = "--trace", .hint = "without --trace"});
@@ -105,6 +112,7 @@ void print_table(const profile::BenchResult& result, const Recipe& recipe, const
                   documents.text().c_str(), result.documents);
     row("documents", cat(text, " unpacked sequences of ", std::llround(result.equivalent_length), " tokens"));
   }
+  if (!result.pipeline.empty()) row("pipeline", result.pipeline);
   if (recipe.parallel.context_parallel_degree > 1) {
     std::snprintf(text, sizeof text, "%.3f (maximum work of a rank / mean)", result.imbalance);
     row("attention imbalance", text);
@@ -244,8 +252,7 @@ int bench_step(const BenchStepOptions& options) {
                                                                  .trace = !options.trace.empty()},
                                                                 model, ranks);
                                         if (ranks != nullptr && ranks->rank().value() > 0) return 0;
-                                        if (!options.trace.empty())
-                                          io::write_result(options.trace, profile::to_chrome_trace(result.timelines));
+                                        if (!options.trace.empty()) write_timeline(options.trace, result.timelines);
                                         for (const std::string& note : result.notes) print("", note);
                                         if (options.common.json) {
                                           print_json(result, documents);
@@ -286,7 +293,7 @@ void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_switch(*command, "--profile", options->profile, "time by family of ops; always on for the CPU, slows down a GPU");
   add_switch(*command, "--roofline", options->roofline, "GPU only: three lower bounds of the step time");
   add_text(*command, "--trace", "FILE", options->trace,
-           "write a timeline of one more step of all ranks, for Perfetto (ui.perfetto.dev) or chrome://tracing");
+           "write a timeline of one more step of all ranks, for Perfetto (ui.perfetto.dev); FILE.svg: as a picture");
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->common, {{options->model, "--model"}}, "bench step");
     chosen = [options, &commands] { return commands.bench_step(*options); };

@@ -51,6 +51,7 @@ struct PlanOptions {
   std::string model;            // in place of a recipe
   std::optional<double> price;  // of a rank for an hour
   bool alternatives = false;    // compare what the recipe could say instead
+  std::string timeline;         // file to write the predicted step to; "": none
 };
 
 struct EvalOptions {

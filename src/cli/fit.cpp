@@ -74,6 +74,7 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
     if (!result.notes.empty()) out["notes"] = result.notes;
     if (result.imbalance) out["attention_imbalance"] = *result.imbalance;
     if (!result.context_comm.empty()) out["context_comm"] = result.context_comm;
+    if (!result.pipeline_schedule.empty()) out["pipeline_schedule"] = result.pipeline_schedule;
     std::puts(out.dump().c_str());
     return;
   }

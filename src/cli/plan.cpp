@@ -14,6 +14,7 @@
 #include "cli/exit.h"
 #include "cli/line.h"
 #include "cli/model_name.h"
+#include "cli/timeline_file.h"
 #include "device/device.h"
 #include "engine/model_changes.h"
 #include "models/families.h"
@@ -24,6 +25,7 @@
 #include "plan/target.h"
 #include "prepare/sources.h"
 #include "prepare/validation_sets.h"
+#include "profile/predicted_timeline.h"
 
 namespace hawser::cli {
 namespace {
@@ -144,6 +146,18 @@ std::vector<std::string> changes_to_try(const Recipe& recipe, const plan::Target
     for (const int other : {1, 2, 4, 8}) {
       if (other != tensor && world % other == 0) out.push_back(cat("parallel.tensor_parallel_degree=", other));
     }
+    const ParallelRecipe& parallel = recipe.parallel;
+    for (const int other : {1, 2, 4, 8}) {
+      if (other != parallel.pipeline_parallel_degree && world % other == 0)
+        out.push_back(cat("parallel.pipeline_parallel_degree=", other));
+    }
+    for (const auto& [schedule, name] : {std::pair(PipelineSchedule::one_forward_one_backward, "1f1b"),
+                                         {PipelineSchedule::gpipe, "gpipe"},
+                                         {PipelineSchedule::interleaved, "interleaved"},
+                                         {PipelineSchedule::zero_bubble, "zero_bubble"}}) {
+      if (parallel.pipeline_parallel_degree > 1 && schedule != parallel.pipeline_schedule)
+        out.push_back(cat("parallel.pipeline_schedule=", name));
+    }
     const bool state = recipe.parallel.sharding == ShardPolicy::optimizer;
     out.push_back(cat("parallel.sharding=", state ? "parameters" : "optimizer"));
     const int context = recipe.parallel.context_parallel_degree, shard = recipe.parallel.hybrid_shard_degree;
@@ -217,6 +231,11 @@ int plan_one(const Subject& subject, int world, const PlanOptions& options) {
   const std::vector<plan::Compared> others = options.alternatives
                                                  ? alternatives_of(subject, facts.steps, forecast, world, options)
                                                  : std::vector<plan::Compared>();
+  if (!options.timeline.empty()) {
+    const Doing doing("drawing the timeline");
+    write_timeline(options.timeline,
+                   profile::predicted_timeline(*model, forecast.layout, target, forecaster.rate_scale()));
+  }
   if (options.common.json) {
     std::puts(options.alternatives ? plan::comparison_json("with", others).c_str()
                                    : plan::plan_json(recipe, *model, target, forecast, facts).c_str());
@@ -225,6 +244,7 @@ int plan_one(const Subject& subject, int world, const PlanOptions& options) {
     if (options.alternatives) {
       text += "\ninstead of what the recipe says\n" + plan::comparison_text("with", others, target);
     }
+    if (!options.timeline.empty()) text += cat("wrote ", options.timeline, ", a step of each pipeline stage\n");
     std::fputs(printable(text, Newlines::keep).c_str(), stdout);
   }
   if (options.model.empty()) warn_of_missing_data(recipe);
@@ -313,6 +333,12 @@ int plan(const PlanOptions& options) {
                   .got = cat(options.common.rank_counts.size()),
                   .at = "--ranks"});
   }
+  if (several && !options.timeline.empty()) {
+    problems.add({.what = "--timeline is for one number of ranks",
+                  .got = cat(options.common.rank_counts.size()),
+                  .at = "--ranks"});
+  }
+  if (!options.timeline.empty()) check_timeline_file(options.timeline, "--timeline", options.model, problems);
   const Subject subject = read_subject(recipe, options, std::move(problems));
   if (!assumed.empty()) print("", "without a recipe, a plan for " + assumed);
   print_notes(subject);
@@ -328,6 +354,7 @@ void add_plan(CLI::App& app, const Commands& commands, Chosen& chosen) {
        .examples = {"hawser plan recipe.yaml --ranks 8 --memory 80GB",
                     "hawser plan recipe.yaml --ranks 1024 --target h200 --set data.sequence_length=128K",
                     "hawser plan recipe.yaml --ranks 8,16,32 --target h100 --price 2.50",
+                    "hawser plan recipe.yaml --set parallel.pipeline_parallel_degree=4 --timeline step.svg",
                     "hawser plan --model llama/config.json --ranks 8 --target h200 --set data.sequence_length=32K"},
        .several_ranks = true},
       options->common);
@@ -343,6 +370,8 @@ void add_plan(CLI::App& app, const Commands& commands, Chosen& chosen) {
              [options](const std::string& value) { options->price = real_number("--price", value, 0, 1e6); });
   add_switch(*command, "--alternatives", options->alternatives,
              "also plan what the recipe could say instead, FP8 among it, and compare");
+  add_text(*command, "--timeline", "FILE", options->timeline,
+           "write the predicted step, with one row of each pipeline stage, for Perfetto; FILE.svg: as a picture");
   on_chosen(*command, [options, &commands, &chosen] {
     if (options->model.empty()) need(options->common, {{options->recipe, "RECIPE"}}, "plan");
     if (!options->model.empty() && !options->recipe.empty()) {

@@ -97,6 +97,9 @@ std::string resolve_path(const Recipe& recipe, const std::string& path);
 // memory.activation_checkpointing in the syntax of --set KEY=: "selective", "[20*gate_up,12*none]".
 std::string checkpointing_text(const MemoryRecipe& memory);
 
+// "[9,8,8,7]", "[4*8]" or "auto": as a recipe writes parallel.pipeline_partition.
+std::string partition_text(const ParallelRecipe& parallel);
+
 // docs/recipe.md: every key with its values, default and help.
 std::string recipe_reference_markdown();
 

@@ -147,7 +147,7 @@ TEST_F(ReadRecipe, ShowsEveryUnknownKeyWithItsHint) {
 
 TEST_F(ReadRecipe, ReportsUnsupportedValues) {
   const std::string text = std::string(kSmallest) +
-                           "parallel: {context_comm: tree, pipeline_parallel_degree: 2, expert_parallel_degree: 8}\n"
+                           "parallel: {context_comm: tree, pipeline_schedule: 2f2b, expert_parallel_degree: 8}\n"
                            "precision: {compute: fp16}\n"
                            "memory: {activation_offload: true, optimizer_offload: true}\n";
   const std::string lines = errors(text);
@@ -155,8 +155,10 @@ TEST_F(ReadRecipe, ReportsUnsupportedValues) {
                        "parallel.context_comm, line 6"),
             std::string::npos)
       << lines;
-  EXPECT_NE(lines.find("not supported yet (expected 1, got 2) at parallel.pipeline_parallel_degree"),
-            std::string::npos);
+  EXPECT_NE(lines.find("(expected 1f1b, gpipe, interleaved or zero_bubble, got 2f2b) at parallel.pipeline_schedule"),
+            std::string::npos)
+      << lines;
+  EXPECT_NE(lines.find("not supported yet (expected 1, got 8) at parallel.expert_parallel_degree"), std::string::npos);
   EXPECT_NE(lines.find("(expected false, got true) at memory.activation_offload, line 8"), std::string::npos);
   EXPECT_NE(lines.find("(expected auto, float32, bf16 or fp8, got fp16) at precision.compute, line 7"),
             std::string::npos)
@@ -176,9 +178,28 @@ TEST_F(ReadRecipe, UnsupportedValuesHaveARemedy) {
     const auto found = lines.find("; try ");
     return found == std::string::npos ? lines : lines.substr(found + 6);
   };
-  EXPECT_EQ(hint("parallel.pipeline_parallel_degree=2"),
-            "parallel.hybrid_shard_degree=0, which shards every layer over all ranks");
+  EXPECT_EQ(hint("parallel.expert_parallel_degree=2"),
+            "parallel.hybrid_shard_degree=0, which shards the experts over all ranks");
   EXPECT_EQ(hint("memory.activation_offload=true"), "memory.activation_checkpointing=full");
+}
+
+TEST_F(ReadRecipe, PartitionsOfPipelineStages) {
+  const auto blocks = [&](const std::string& value) {
+    return override_recipe(Recipe{}, {"parallel.pipeline_partition=" + value}).parallel.pipeline_partition;
+  };
+  EXPECT_EQ(blocks("auto"), std::vector<int>());
+  EXPECT_EQ(blocks("[9, 8, 0, 7]"), (std::vector{9, 8, 0, 7}));
+  EXPECT_EQ(blocks("[2*8, 3*1]"), (std::vector{8, 8, 1, 1, 1}));
+  ParallelRecipe recipe;
+  EXPECT_EQ(partition_text(recipe), "auto");
+  recipe.pipeline_partition = blocks("[9,2*8,7]");
+  EXPECT_EQ(partition_text(recipe), "[9,2*8,7]");
+  for (const char* wrong : {"[]", "[8, -1]", "[8, x]", "[0*8]", "[8, , 8]", "{a: 1}", "even"}) {
+    const std::string lines = errors(kSmallest, {cat("parallel.pipeline_partition=", wrong)});
+    EXPECT_NE(lines.find("(expected auto, or the blocks of each model chunk, such as [9, 8, 8, 7] or [4*8]"),
+              std::string::npos)
+        << wrong << ": " << lines;
+  }
 }
 
 TEST_F(ReadRecipe, SequenceLengthsMayHaveAUnit) {

@@ -77,6 +77,10 @@ struct ParallelRecipe {
   bool sequence_parallel = true;
   std::vector<std::string> tensor_parallel_modules{kTensorModules.begin(), kTensorModules.end()};
   int pipeline_parallel_degree = 1;
+  PipelineSchedule pipeline_schedule = PipelineSchedule::one_forward_one_backward;
+  int pipeline_virtual_stages = 0;           // model chunks of a stage; 0: 2 if interleaved, else 1
+  std::vector<int> pipeline_partition = {};  // blocks of each model chunk, in model order; empty: plan/pipeline_form.h
+  PipelineOptimize pipeline_optimize = PipelineOptimize::speed;
   int expert_parallel_degree = 1;
   int prefetch = 1;  // units gathered ahead of use
   GradientAccumulation gradient_accumulation = GradientAccumulation::sharded;

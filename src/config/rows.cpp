@@ -46,14 +46,34 @@ EnumChoices<Checkpointing> uniform_choices() {
 }
 const EnumChoices<Checkpointing> kUniformCheckpointing = uniform_choices();
 
-// Runs of equal policies: "20*full".
-std::vector<std::string> runs_of(const std::vector<Checkpointing>& list) {
+// Runs of equal entries: "20*full".
+template <class Value, class Text>
+std::vector<std::string> runs_of(const std::vector<Value>& list, const Text& text) {
   std::vector<std::string> out;
   for (std::size_t i = 0, end = 0; i < list.size(); i = end) {
     while (end < list.size() && list[end] == list[i]) ++end;
-    out.push_back((end - i > 1 ? cat(end - i, "*") : "") + name_of(kCheckpointing, list[i]));
+    out.push_back((end - i > 1 ? cat(end - i, "*") : "") + text(list[i]));
   }
   return out;
+}
+
+std::vector<std::string> runs_of(const std::vector<Checkpointing>& list) {
+  return runs_of(list, [](Checkpointing policy) { return name_of(kCheckpointing, policy); });
+}
+
+// An entry of a list with one for each block: "20*full" are twenty consecutive ones.
+struct Run {
+  std::size_t times = 1;  // 0: not a count
+  std::string entry;
+};
+
+Run run_of(const YAML::Node& node) {
+  const std::string text = node.IsScalar() ? node.Scalar() : "";
+  const std::size_t star = text.find('*');
+  if (star == std::string::npos) return {1, text};
+  Run run{0, text.substr(star + 1)};
+  std::from_chars(text.data(), text.data() + star, run.times);
+  return run;
 }
 
 std::string joined(const std::vector<std::string>& choices, const std::string& last) {
@@ -230,21 +250,17 @@ Key checkpointing(const char* name, const char* help) {
     }
     for (std::size_t i = 0; node.IsSequence() && i < node.size(); ++i) {
       if (is_empty(node[i])) return Rejection{"an empty entry in a list", "a policy for each block", ""};
-      // "20*full": twenty consecutive blocks.
-      const std::string text = node[i].IsScalar() ? node[i].Scalar() : "";
-      const std::size_t star = text.find('*');
-      std::size_t times = star == std::string::npos ? 1 : 0;
-      if (star != std::string::npos) std::from_chars(text.data(), text.data() + star, times);
-      if (times == 0 || list.size() + times > kMaxBlocks) {
+      const Run run = run_of(node[i]);
+      if (run.times == 0 || list.size() + run.times > kMaxBlocks) {
         return Rejection{"wrong count", "COUNT*POLICY as in 20*full", ""};
       }
-      const YAML::Node word = star == std::string::npos ? node[i] : YAML::Node(text.substr(star + 1));
       Checkpointing value = Checkpointing::none;
-      if (auto rejection = read_choice(word, kCheckpointing, {}, value)) {
+      if (auto rejection =
+              read_choice(node[i].IsScalar() ? YAML::Node(run.entry) : node[i], kCheckpointing, {}, value)) {
         rejection->expected += cat(" as number ", i, " of the list");
         return rejection;
       }
-      list.insert(list.end(), times, value);
+      list.insert(list.end(), run.times, value);
     }
     recipe.memory.activation_checkpointing = one;
     recipe.memory.per_layer = list;
@@ -262,6 +278,49 @@ std::string checkpointing_text(const MemoryRecipe& memory) {
   if (memory.per_layer.empty()) return name_of(kUniformCheckpointing, memory.activation_checkpointing);
   std::string out;
   for (const std::string& run : runs_of(memory.per_layer)) out += (out.empty() ? "[" : ",") + run;
+  return out + "]";
+}
+
+Key pipeline_partition(const char* name, const char* help) {
+  constexpr const char* kExpected = "auto, or the blocks of each model chunk, such as [9, 8, 8, 7] or [4*8]";
+  Key key;
+  key.name = name;
+  key.values = "auto; or a list: [9, 8, 8, 7]";
+  key.choices = {"auto"};
+  key.help = help;
+  key.reset = [](Recipe& recipe) { recipe.parallel.pipeline_partition.clear(); };
+  key.read = [](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
+    std::vector<int>& list = recipe.parallel.pipeline_partition;
+    list.clear();
+    if (node.IsScalar() && node.Scalar() == "auto") return std::nullopt;
+    if (!node.IsSequence()) return Rejection{"wrong type", kExpected, ""};
+    if (node.size() == 0) return Rejection{"empty list", kExpected, ""};
+    std::vector<int> blocks;
+    for (const YAML::Node& item : node) {
+      if (is_empty(item)) return Rejection{"an empty entry in a list", kExpected, ""};
+      const Run run = run_of(item);
+      const auto count = parse_number<int>(run.entry);
+      if (!count || *count < 0) return Rejection{"not a number of blocks", kExpected, ""};
+      if (run.times == 0 || blocks.size() + run.times > kMaxBlocks) return Rejection{"wrong count", kExpected, ""};
+      blocks.insert(blocks.end(), run.times, *count);
+    }
+    list = blocks;
+    return std::nullopt;
+  };
+  key.write = [](const Recipe& recipe) {
+    const std::vector<int>& list = recipe.parallel.pipeline_partition;
+    return list.empty() ? nlohmann::json("auto") : nlohmann::json(list);
+  };
+  return key;
+}
+
+std::string partition_text(const ParallelRecipe& parallel) {
+  const std::vector<int>& list = parallel.pipeline_partition;
+  if (list.empty()) return "auto";
+  std::string out;
+  for (const std::string& run : runs_of(list, [](int blocks) { return cat(blocks); })) {
+    out += (out.empty() ? "[" : ",") + run;
+  }
   return out + "]";
 }
 

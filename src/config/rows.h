@@ -426,6 +426,10 @@ Key later_flag(const char* name, const char* help);
 Key checkpointing(const char* name, const char* help);
 std::string checkpointing_text(const MemoryRecipe& memory);  // also declared in config.h
 
+// parallel.pipeline_partition: auto, or the blocks of each model chunk: [9, 8, 8, 7]; [4*8] is [8, 8, 8, 8].
+Key pipeline_partition(const char* name, const char* help);
+std::string partition_text(const ParallelRecipe& parallel);  // also declared in config.h
+
 // A capacity in bytes with a unit.
 Key bytes(const char* name, const char* help);
 

@@ -133,6 +133,10 @@ std::string checkpointing_text(const MemoryRecipe& memory) {
   return rows::checkpointing_text(memory);
 }
 
+std::string partition_text(const ParallelRecipe& parallel) {
+  return rows::partition_text(parallel);
+}
+
 std::string recipe_reference_markdown() {
   std::string out =
       "# The recipe, key by key\n\n"

@@ -11,6 +11,7 @@
 #include "models/param_groups.h"
 #include "plan/context_form.h"
 #include "plan/layout.h"
+#include "plan/pipeline_form.h"
 
 namespace hawser::engine {
 
@@ -181,6 +182,13 @@ ModelChanges on_rank(ModelChanges changes, const Recipe& recipe, int rank) {
     changes.describe = [before = changes.describe, recipe](models::ModelDescription& description, Problems& problems) {
       if (before) before(description, problems);
       plan::check_context_form(recipe, description, problems);
+    };
+  }
+  if (accepted(recipe, {"parallel.pipeline_parallel_degree", "parallel.pipeline_schedule",
+                        "parallel.pipeline_virtual_stages", "parallel.pipeline_partition"})) {
+    changes.describe = [before = changes.describe, recipe](models::ModelDescription& description, Problems& problems) {
+      if (before) before(description, problems);
+      plan::check_pipeline(recipe, static_cast<int>(description.blocks.size()), problems);
     };
   }
   changes.share = plan::share_of(recipe.parallel, rank);

@@ -186,6 +186,7 @@ plan::RankPlan Session::make_plan(const StepConfig& config, bool optimizer, bool
   if (!shares || mesh_.rank() == Rank(0)) {
     stages = plan::plan_stages(model_, config.layout, config.purpose, mesh_.rank().value(), optimizer);
   }
+  if (stages.size() > 1 && mesh_.rank() == Rank(0)) note_stages(config, stages);
   if (!shares) return std::move(stages[stage]);
   std::string mine;
   for (int s = 0; s < config.layout.mesh.pipeline; ++s) {
@@ -198,6 +199,26 @@ plan::RankPlan Session::make_plan(const StepConfig& config, bool optimizer, bool
   return plan::read_plan(
       mine, config.purpose,
       step::make_program(model_, plan::schedule_options(config.layout, config.purpose, mesh_.coordinate().pipeline)));
+}
+
+void Session::note_stages(const StepConfig& config, const std::vector<plan::RankPlan>& plans) {
+  stages_.resize(plans.size());
+  for (std::size_t s = 0; s < plans.size(); ++s) {
+    stages_[s].planned_bytes = std::max(stages_[s].planned_bytes, plans[s].bytes());
+  }
+  if (config.purpose != step::Purpose::train || stages_.front().time.seconds > 0) return;
+  const plan::Target target = plan::load_target(plan::target_of(config.layout.device));
+  const double scale = target.per_core ? config.layout.threads : 1.0;
+  std::vector<program::RankTrace> traces;
+  for (const plan::RankPlan& plan : plans) {
+    const int stage = static_cast<int>(traces.size());
+    traces.push_back({.rank = comm::rank_of({.pipeline = stage}, config.layout.mesh), .trace = &plan.trace});
+  }
+  const std::vector<plan::StepTime> times = plan::step_times(traces, target, config.layout.compute, scale);
+  for (std::size_t s = 0; s < plans.size(); ++s) {
+    stages_[s].time = times[s];
+    stages_[s].alone = plan::step_time(plans[s].trace, target, config.layout.compute, scale).seconds;
+  }
 }
 
 void Session::register_memory() {

@@ -17,6 +17,7 @@
 #include "checkpoint/formats/safetensors.h"
 #include "models/model.h"
 #include "models/weights.h"
+#include "plan/cost_model.h"
 #include "plan/plan.h"
 #include "step/executor.h"
 #include "step/replay.h"
@@ -78,6 +79,13 @@ class Session {
   // Of the kind of step that needs the most memory: their sum by purpose is planned_bytes().
   plan::Costs largest_costs() const;
   step::ModelState& state() { return *state_; }
+  // What is planned and predicted of each pipeline stage. On the first rank of the run only, with several stages.
+  struct Stage {
+    std::int64_t planned_bytes = 0;  // as planned_bytes()
+    plan::StepTime time;             // of a training step
+    double alone = 0;                // seconds of it without waits for other stages (plan::bubble_of)
+  };
+  const std::vector<Stage>& stages() const { return stages_; }
   const Arena& arena() const { return arena_; }
   std::int64_t arena_bytes() const { return arena_.bytes(); }
   // State, arena, and the compute stream's scratch buffer: all device memory of the session.
@@ -163,6 +171,7 @@ class Session {
   // The plan of a kind of step on this rank. The first rank of the run makes those of all pipeline stages, checks them
   // together and sends them. With replay each rank makes its own, with its trace.
   plan::RankPlan make_plan(const StepConfig& config, bool optimizer, bool replay);
+  void note_stages(const StepConfig& config, const std::vector<plan::RankPlan>& plans);
   // Registers with the comm backend the memory that collectives use: the state, which all-gathers of weights read, and
   // the arena, for all other operands.
   void register_memory();
@@ -183,6 +192,7 @@ class Session {
   std::shared_ptr<const step::OptimizerProgress> progress_;  // of the last enqueued step with updates
   std::vector<std::byte*> registered_;
   std::vector<std::string> notes_;
+  std::vector<Stage> stages_;
   std::int64_t scratch_bytes_ = 0;
   bool guarded_ = false;                // the arena is poisoned between steps
   std::vector<Event> held_;             // by flat: what the updates of the next training step wait for, if anything

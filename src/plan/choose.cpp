@@ -58,13 +58,13 @@ class Forecaster::Choice {
     for (int round = 0; round < 3; ++round) {
       const std::optional<Planned> found = search(policies, limit);
       if (!found) break;
-      Forecast full = plan(recipe_, policies.list(found->mix), program::Placing::offsets);
+      Forecast full = on_.complete(recipe_, with(policies.list(found->mix)));
       const bool fits = static_cast<double>(full.needed()) <= (1 - kAutoMargin) * static_cast<double>(on_.capacity_);
       if (fits && full.host_fits()) return full;
       limit -= static_cast<double>(full.needed()) - found->needed;
     }
     // No mix leaves the margin free: the policy with the minimum memory.
-    return plan(recipe_, uniform(min->policy), program::Placing::offsets);
+    return on_.complete(recipe_, with(uniform(min->policy)));
   }
 
  private:

@@ -1,7 +1,5 @@
-// Choice of the form of context parallelism for parallel.context_comm: auto, and the estimates that it compares.
+// Choice of the form of context parallelism for parallel.context_comm: auto.
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <exception>
 #include <optional>
 
@@ -11,26 +9,6 @@
 #include "plan/forecast.h"
 
 namespace hawser::plan {
-
-Forecaster::Sketch Forecaster::sketch(const Recipe& recipe, const Candidate& candidate) const {
-  constexpr int kFew = 2;
-  const int micro_batches = layout_of(recipe, candidate).micro_batches, period = Forecaster::period(recipe, candidate);
-  const Recipe one = shortened(recipe, candidate, period), two = shortened(recipe, candidate, 2 * period);
-  const auto at = [&](int blocks) {
-    const Forecast f = forecast(two, candidate, blocks, program::Placing::estimate);
-    Sketch out{static_cast<double>(f.needed()), f.seconds};
-    if (micro_batches <= 2 * period) return out;
-    const double first = forecast(one, candidate, blocks, program::Placing::estimate).seconds;
-    out.seconds += static_cast<double>(micro_batches - 2 * period) / period * (out.seconds - first);
-    return out;
-  };
-  const bool alike = std::ranges::adjacent_find(candidate.blocks, std::not_equal_to()) == candidate.blocks.end();
-  const int blocks = model_.blocks();
-  if (blocks <= 2 * kFew || stages(candidate) > 1 || !alike) return at(blocks);
-  const Sketch a = at(kFew), b = at(2 * kFew);
-  const double more = static_cast<double>(blocks - 2 * kFew) / kFew;
-  return {b.needed + more * (b.needed - a.needed), b.seconds + more * (b.seconds - a.seconds)};
-}
 
 std::vector<ContextForecast> Forecaster::context_forms(const Recipe& recipe) const {
   std::vector<ContextForecast> out;
@@ -77,10 +55,8 @@ Forecast Forecaster::fastest_form() const {
 std::string context_choice_text(const std::vector<ContextForecast>& forms) {
   std::string others;
   for (std::size_t i = 1; i < forms.size(); ++i) {
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "%+.1f%%", 100 * (forms[i].seconds / forms.front().seconds - 1));
-    others +=
-        cat(i > 1 ? ", " : "", context_text(forms[i].form), " ", text.data(), forms[i].fits ? "" : " (does not fit)");
+    others += cat(i > 1 ? ", " : "", context_text(forms[i].form), " ",
+                  signed_percent(forms[i].seconds / forms.front().seconds - 1), forms[i].fits ? "" : " (does not fit)");
   }
   return cat(context_text(forms.front().form), "; predicted step times of others: ", others);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 #include <unordered_map>
 #include <vector>
 
@@ -181,6 +182,15 @@ class Pricer {
 
 }  // namespace
 
+std::vector<double> item_seconds(const Trace& trace, const Target& target, DType compute, double rate_scale) {
+  Pricer pricer(target, compute, rate_scale);
+  std::vector<double> out;
+  for (const TraceItem& item : trace.items) {
+    out.push_back(item.kind == TraceItem::Kind::work ? pricer.price(item.record).seconds : 0);
+  }
+  return out;
+}
+
 std::vector<StepTime> step_times(const std::vector<program::RankTrace>& ranks, const Target& target, DType compute,
                                  double rate_scale) {
   std::vector<StepTime> out(ranks.size());
@@ -210,6 +220,11 @@ std::vector<StepTime> step_times(const std::vector<program::RankTrace>& ranks, c
 
 StepTime step_time(const Trace& trace, const Target& target, DType compute, double rate_scale) {
   return step_times({{.trace = &trace}}, target, compute, rate_scale).front();
+}
+
+double bubble_of(const std::vector<double>& alone, double seconds) {
+  const double sum = std::accumulate(alone.begin(), alone.end(), 0.0);
+  return 1 - sum / (static_cast<double>(alone.size()) * seconds);
 }
 
 }  // namespace hawser::plan

@@ -62,9 +62,16 @@ struct StepTime {
 // number of this rank's cores if they are per core (Target::per_core), else 1.
 StepTime step_time(const Trace& trace, const Target& target, DType compute, double rate_scale);
 
+// Of each item of a trace, 0 of what is no work: what step_time() adds up.
+std::vector<double> item_seconds(const Trace& trace, const Target& target, DType compute, double rate_scale);
+
 // The same of several ranks that wait for each other, such as pipeline stages: the time of each. Members of a group
 // that are not among them are assumed to arrive with those that are.
 std::vector<StepTime> step_times(const std::vector<program::RankTrace>& ranks, const Target& target, DType compute,
                                  double rate_scale);
+
+// The fraction of a step of `seconds` in which pipeline stages wait for each other, the mean of the stages. `alone`:
+// the seconds of each without the others (step_time).
+double bubble_of(const std::vector<double>& alone, double seconds);
 
 }  // namespace hawser::plan

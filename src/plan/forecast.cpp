@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/for_each_index.h"
 #include "base/format_apart.h"
 #include "base/text.h"
 #include "batches/ring_turns.h"
@@ -61,6 +62,21 @@ std::int64_t Forecast::host_needed() const {
   return host.needed(layout.mesh, pinned);
 }
 
+double StageForecast::computing() const {
+  double seconds = 0;
+  for (const auto& [what, busy] : time.busy) {
+    if (what != "communication" && what != "host transfers" && what != "host updates") seconds += busy;
+  }
+  return seconds;
+}
+
+double Forecast::bubble() const {
+  if (stages.size() == 1) return 0;
+  std::vector<double> alone;
+  for (const StageForecast& stage : stages) alone.push_back(stage.alone);
+  return bubble_of(alone, seconds);
+}
+
 std::vector<Checkpointing> Forecast::checkpointing() const {
   std::vector<Checkpointing> out;
   for (const BlockPolicy& block : candidate.blocks) out.push_back(block.checkpointing);
@@ -86,8 +102,9 @@ std::vector<const RankPlan*> pointers(const std::vector<RankPlan>& plans) {
 }  // namespace
 
 Candidate Forecaster::candidate_of(const Recipe& recipe) const {
-  Parallelism parallelism = choices_.parallelism ? choices_.parallelism(recipe, world_)
-                                                 : parallelism_of(with_context_form(recipe), model_, world_);
+  Parallelism parallelism = choices_.parallelism
+                                ? choices_.parallelism(recipe, world_)
+                                : parallelism_of(with_partition(with_context_form(recipe)), model_, world_);
   return plan::candidate_of(recipe, std::move(parallelism), model_.blocks());
 }
 
@@ -103,6 +120,10 @@ Layout Forecaster::layout_of(const Recipe& recipe, const Candidate& candidate, c
   apply(candidate, model, choices);
   if (choices_.complete) choices_.complete(choices, model);
   return derive(std::move(choices), model);
+}
+
+double Forecaster::rate_scale() const {
+  return target_.per_core ? std::min<double>(threads_, double{1} * machine_.cores / world_) : 1.0;
 }
 
 Recipe Forecaster::shortened(const Recipe& recipe, const Candidate& candidate, int micro_batches) const {
@@ -126,7 +147,7 @@ Forecast Forecaster::forecast() const {
   const ParallelRecipe& parallel = recipe_.parallel;
   if (parallel.context_comm == ContextComm::automatic && parallel.context_parallel_degree > 1) return fastest_form();
   const Candidate own = candidate();
-  return is_automatic(recipe_.memory) ? choose(recipe_, own) : forecast(own);
+  return fitted(recipe_, is_automatic(recipe_.memory) ? choose(recipe_, own) : forecast(own));
 }
 
 Forecast Forecaster::forecast(const Candidate& candidate) const {
@@ -135,16 +156,25 @@ Forecast Forecaster::forecast(const Candidate& candidate) const {
     const Recipe first = shortened(recipe_, candidate, searched);
     if (!forecast(first, candidate, program::Placing::estimate).fits()) return extrapolated(recipe_, candidate);
   }
-  return forecast(recipe_, candidate, program::Placing::offsets);
+  return complete(recipe_, candidate);
+}
+
+Forecast Forecaster::complete(const Recipe& recipe, const Candidate& candidate) const {
+  constexpr int kManyPasses = 2048;  // of blocks
+  const int micro_batches = layout_of(recipe, candidate).micro_batches;
+  const bool many = micro_batches >= 3 * period(recipe, candidate) && micro_batches * model_.blocks() > kManyPasses;
+  return many ? extrapolated(recipe, candidate) : forecast(recipe, candidate, program::Placing::offsets);
 }
 
 Forecast Forecaster::extrapolated(const Recipe& recipe, const Candidate& candidate) const {
   const auto start = std::chrono::steady_clock::now();
   const int period = Forecaster::period(recipe, candidate);
-  const Forecast one = forecast(shortened(recipe, candidate, period), candidate, program::Placing::estimate);
-  Forecast out = forecast(shortened(recipe, candidate, 2 * period), candidate, program::Placing::offsets);
-  out.layout = layout_of(recipe, candidate);
-  const double more = static_cast<double>(out.layout.micro_batches - 2 * period) / period;
+  Layout all = layout_of(recipe, candidate);
+  const int rest = all.micro_batches % period;
+  const Forecast one = forecast(shortened(recipe, candidate, period + rest), candidate, program::Placing::estimate);
+  Forecast out = forecast(shortened(recipe, candidate, 2 * period + rest), candidate, program::Placing::offsets);
+  const double more = static_cast<double>(all.micro_batches - out.layout.micro_batches) / period;
+  out.layout = std::move(all);
   const auto add = [&](double& two, double first) { two += more * (two - first); };
   const auto at = [](const std::map<std::string, double>& in, const std::string& key) {
     const auto found = in.find(key);
@@ -156,6 +186,9 @@ Forecast Forecaster::extrapolated(const Recipe& recipe, const Candidate& candida
     add(two.costs.flops, first.costs.flops);
     add(two.costs.model_flops, first.costs.model_flops);
     add(two.time.seconds, first.time.seconds);
+    add(two.alone, first.alone);
+    two.costs.pinned_bytes +=
+        std::llround(more * static_cast<double>(two.costs.pinned_bytes - first.costs.pinned_bytes));
     for (auto& [group, bytes] : two.costs.traffic) add(bytes, at(first.costs.traffic, group));
     for (auto& [what, seconds] : two.time.busy) add(seconds, at(first.time.busy, what));
   }
@@ -190,8 +223,8 @@ std::vector<OtherStep> other_steps(const Layout& layout, bool evaluates) {
 }
 
 // A ring waits in each turn for the rank with the most work. A zig-zag is balanced in each turn. Where chunks are dealt
-// by work, sequences are assumed to have kDocuments documents of lengths like 1, 2, 3, ..., whose attention is a part of
-// that of one document, as the time of attention is.
+// by work, sequences are assumed to have kDocuments documents of lengths like 1, 2, 3, ..., whose attention is a part
+// of that of one document, as the time of attention is.
 void add_waits(const Layout& layout, StepTime& time) {
   constexpr int kDocuments = 8;
   const auto attention = time.busy.find("attention");
@@ -235,29 +268,39 @@ Forecast Forecaster::forecast(const Recipe& recipe, const Candidate& candidate, 
                .capacity = capacity_,
                .host = host_memory_of(target_, machine_, world_),
                .placed = true};
-  std::vector<RankPlan> plans;
+  const std::vector<RankClass> classes = rank_classes(out.layout.mesh);
   std::vector<int> ranks;
-  for (const RankClass& of_stage : rank_classes(out.layout.mesh)) {
-    const std::int64_t overhead = overhead_of(target_, out.layout.mesh, static_cast<int>(plans.size()));
-    const std::shared_ptr<const models::Model> of_rank = models_.of(candidate.parallelism, of_stage.first, blocks);
-    const models::Model& model = *of_rank;
-    plans.push_back(
-        plan_rank(model, out.layout, step::Purpose::train, of_stage.first, false, placing, max_needed - overhead));
+  std::vector<std::shared_ptr<const models::Model>> models;
+  for (const RankClass& of_stage : classes) {
     ranks.push_back(of_stage.first);
-    out.placed = out.placed && plans.back().buffers.placement.placed;
-    out.stages.push_back({.costs = costs_of(plans.back(), model, out.layout, &target_), .overhead = overhead});
-    std::int64_t staged = plans.back().staging_bytes;
-    for (const auto& [purpose, layout] : other_steps(out.layout, evaluates_)) {
-      const RankPlan plan = plan_rank(model, layout, purpose, of_stage.first, true, placing, max_needed - overhead);
-      out.placed = out.placed && plan.buffers.placement.placed;
-      take_larger(costs_of(plan, model, layout), plan.staging_bytes, out.stages.back().costs, staged);
-    }
+    models.push_back(models_.of(candidate.parallelism, of_stage.first, blocks));
   }
+  std::vector<RankPlan> plans(classes.size());
+  std::vector<char> placed(classes.size());
+  out.stages.resize(classes.size());
+  for_each_index(classes.size(), [&](std::size_t s) {
+    const models::Model& model = *models[s];
+    StageForecast& stage = out.stages[s];
+    stage.overhead = overhead_of(target_, out.layout.mesh, static_cast<int>(s));
+    const std::int64_t most = max_needed - stage.overhead;
+    plans[s] = plan_rank(model, out.layout, step::Purpose::train, ranks[s], false, placing, most);
+    placed[s] = plans[s].buffers.placement.placed;
+    stage.costs = costs_of(plans[s], model, out.layout, &target_);
+    if (classes.size() > 1) {
+      stage.alone = step_time(plans[s].trace, target_, out.layout.compute, rate_scale()).seconds;
+    }
+    std::int64_t staged = plans[s].staging_bytes;
+    for (const auto& [purpose, layout] : other_steps(out.layout, evaluates_)) {
+      const RankPlan plan = plan_rank(model, layout, purpose, ranks[s], true, placing, most);
+      placed[s] = placed[s] && plan.buffers.placement.placed;
+      take_larger(costs_of(plan, model, layout), plan.staging_bytes, stage.costs, staged);
+    }
+  });
+  out.placed = std::ranges::all_of(placed, std::identity());
   if (plans.size() > 1 && out.placed) check_plans(pointers(plans), ranks);
   std::vector<program::RankTrace> traces;
   for (std::size_t s = 0; s < plans.size(); ++s) traces.push_back({.rank = ranks[s], .trace = &plans[s].trace});
-  const double rate_scale = target_.per_core ? std::min<double>(threads_, double{1} * machine_.cores / world_) : 1.0;
-  std::vector<StepTime> times = step_times(traces, target_, out.layout.compute, rate_scale);
+  std::vector<StepTime> times = step_times(traces, target_, out.layout.compute, rate_scale());
   for (std::size_t s = 0; s < plans.size(); ++s) {
     out.stages[s].time = std::move(times[s]);
     add_waits(out.layout, out.stages[s].time);

@@ -20,6 +20,7 @@
 #include "plan/context_form.h"
 #include "plan/cost_model.h"
 #include "plan/host_memory.h"
+#include "plan/pipeline_balance.h"
 #include "plan/plan.h"
 #include "plan/target.h"
 
@@ -37,6 +38,8 @@ struct StageForecast {
   Costs costs;
   std::int64_t overhead = 0;  // context and communicators
   StepTime time;              // until the rank's last work of the step has ended
+  double alone = 0;           // seconds of it if the messages of other stages were always there
+  double computing() const;   // without communication and transfers
 };
 
 // A form of context parallelism: what a step of it is predicted to take, and a rank to need. Estimates: with few
@@ -61,6 +64,9 @@ struct Forecast {
   bool chosen = false;  // the policies of `layout` are the choice for memory.activation_checkpointing: auto
   // With parallel.context_comm: auto, those that the model allows: the choice, then the others, fastest first.
   std::vector<ContextForecast> context_forms;
+  // With parallel.pipeline_partition: auto: by how much longer the passes of a step are predicted to take with model
+  // chunks of equally many blocks, as a fraction.
+  std::optional<double> equal_cuts = {};
 
   // The policy of each block.
   std::vector<Checkpointing> checkpointing() const;
@@ -68,6 +74,8 @@ struct Forecast {
   std::int64_t needed(const StageForecast& stage) const {
     return stage.costs.total_bytes + stage.overhead + (layout.device == DeviceKind::cpu ? stage.costs.pinned_bytes : 0);
   }
+  // Fraction of a step in which a stage waits for the others, the mean of the stages; 0 with one stage.
+  double bubble() const;
   int largest_stage() const;             // the first of those that need the most memory
   std::string of_largest_stage() const;  // " of pipeline stage 3"; empty if there is one
   const StageForecast& largest() const { return stages[static_cast<std::size_t>(largest_stage())]; }
@@ -117,8 +125,7 @@ struct Alternatives {
   std::optional<Suggestion> least = {};
 };
 
-// Completes the choices of a recipe and a candidate before the layout is derived: by seams, and by the partition and
-// the schedule of pipeline stages unless the Parallelism has them. Recipes do not describe these yet (tests).
+// Completes the choices of a recipe and a candidate before the layout is derived, by what no key says (tests).
 using CompleteChoices = std::function<void(LayoutChoices&, const models::Model&)>;
 
 // What the planner needs for choices that recipes have no keys for yet: tests fill it.
@@ -150,12 +157,14 @@ class Forecaster {
              Choices choices);
 
   const Target& target() const { return target_; }
+  double rate_scale() const;  // of the target's rates, for a rank (step_time)
   // What the recipe chooses; of memory.activation_checkpointing: auto, none.
   Candidate candidate() const { return candidate_of(recipe_); }
 
   // For memory.activation_checkpointing: auto, the forecast of the chosen policies: those of the fastest step that
   // needs at most 1 - kAutoMargin of the capacity, or, if none fits, those with the minimum memory. Equal arguments
-  // give equal choices. For parallel.context_comm: auto, that of the fastest form that fits. A recipe of many
+  // give equal choices. For parallel.context_comm: auto, that of the fastest form that fits; for
+  // parallel.pipeline_partition: auto, that of balanced cuts. A recipe of many
   // micro-batches that clearly does not fit is planned with the first of them: its memory may be a little too low. The
   // plans of all pipeline stages are checked together (check_plans), unless they are estimates.
   Forecast forecast() const;
@@ -180,6 +189,22 @@ class Forecaster {
   // The recipe with the form that is the fastest with its degrees of tensor and context parallelism: other settings
   // change hardly anything about that.
   Recipe with_context_form(const Recipe& recipe) const;
+  // Cuts between pipeline stages that make a step the fastest, or with parallel.pipeline_optimize: memory the stage
+  // with the most memory the smallest.
+  struct FreeCuts {
+    std::vector<int> blocks;  // as parallel.pipeline_partition
+    double equal = 0;         // Forecast::equal_cuts
+  };
+  FreeCuts balanced_cuts(const Recipe& recipe, const Candidate& equal, bool within_capacity) const;
+  FreeCuts cuts_of(const Recipe& recipe) const;
+  // By stage, estimated with one and two blocks in each model chunk. Empty if the model has too few.
+  std::vector<StageMemory> stage_memory(const Recipe& recipe, const Candidate& candidate) const;
+  ModelTimes model_times(const Recipe& recipe, const Candidate& candidate) const;
+  Recipe with_partition(const Recipe& recipe) const;  // with those cuts, where they are free
+  bool cuts_are_free(const Recipe& recipe) const;     // with several stages, and pipeline_partition: auto
+  // The forecast, or, where a stage needs more than there is and the cuts are free, that of other cuts if they need
+  // less.
+  Forecast fitted(const Recipe& recipe, Forecast forecast) const;
   // Of the first rank.
   Layout layout_of(const Recipe& recipe, const Candidate& candidate) const;
   Layout layout_of(const Recipe& recipe, const Candidate& candidate, const models::Model& model) const;
@@ -187,7 +212,10 @@ class Forecaster {
   Recipe shortened(const Recipe& recipe, const Candidate& candidate, int micro_batches) const;
   // Policies of the blocks, and places of the state if Choices say so; the parallelism is that of `base`.
   Forecast choose(const Recipe& recipe, const Candidate& base) const;
-  // A forecast from the plans of P and of 2 P micro-batches, P = period(): P further ones take as long as the second P.
+  // The complete plan, or of a step of many passes that of its first micro-batches: further ones need no more memory.
+  Forecast complete(const Recipe& recipe, const Candidate& candidate) const;
+  // A forecast from the plans of P + R and of 2 P + R micro-batches, P = period(), R the rest of all of them: P further
+  // ones take as long as those by which the two differ.
   Forecast extrapolated(const Recipe& recipe, const Candidate& candidate) const;
   // With the first `blocks` blocks of the model. Does not compute offsets if the estimate is above `max_needed`; then
   // needed() is the estimate.
@@ -204,6 +232,7 @@ class Forecaster {
     double needed = 0, seconds = 0;
   };
   Sketch sketch(const Recipe& recipe, const Candidate& candidate) const;
+  Sketch sketch_of_stages(const Recipe& recipe, const Candidate& candidate) const;
 
   static int stages(const Candidate& candidate) { return candidate.parallelism.mesh.pipeline; }
   // Micro-batches after which a schedule repeats itself: a multiple of the stages, and at least those in flight. If a
@@ -218,6 +247,7 @@ class Forecaster {
   const models::Model& model_;  // of a rank of the run
   RankModels models_;
   mutable std::map<std::pair<int, int>, ContextForm> context_choices_;  // by tensor and context degree
+  mutable std::map<std::string, FreeCuts> cuts_;                        // by the keys that they depend on
   int world_;
   Target target_;
   Machine machine_;

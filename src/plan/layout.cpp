@@ -11,6 +11,7 @@
 #include "ops/loss/linear_cross_entropy.h"
 #include "parallel/make_seams.h"
 #include "plan/context_form.h"
+#include "plan/pipeline_form.h"
 #include "plan/run_plan.h"
 #include "tensor/dtype_dispatch.h"
 
@@ -242,6 +243,9 @@ Parallelism parallelism_of(const Recipe& recipe, const models::Model& model, int
   parallelism.mesh.tensor = p.tensor_parallel_degree;
   parallelism.mesh.context_heads = form.context_heads;
   parallelism.mesh.pipeline = p.pipeline_parallel_degree;
+  if (p.pipeline_parallel_degree == 1) return parallelism;
+  parallelism.partition = partition_of(p, model.blocks());
+  parallelism.schedule = schedule_of(p.pipeline_schedule, p.pipeline_parallel_degree, virtual_stages_of(p));
   return parallelism;
 }
 
@@ -315,6 +319,7 @@ LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, c
   choices.accumulation = p.gradient_accumulation;
   choices.shard_policy = p.sharding;
   set_policies(choices, model, recipe.memory);
+  for (nn::SavePolicy& policy : choices.policies) policy.delay_weight_gradients = choices.schedule.delays_weights;
   if (recipe.precision.compute == ComputePrecision::fp8) {
     check_block_scaling(model, recipe);
     set_formats(choices, model, recipe.precision.fp8);

@@ -43,7 +43,7 @@ namespace hawser::plan {
 //   them runs backward of it, and the stages end forward in one order of micro-batches.
 // step::make_program checks the list of one stage, check_plans (plan/plan.h) those of all stages together.
 struct Schedule {
-  std::string name;  // "1F1B"
+  std::string name;  // as parallel.pipeline_schedule has it
   // The passes of a stage, for any number of micro-batches: the forecast also plans shorter steps than the run's. If
   // there is no function, micro-batches run in groups (step::grouped_passes).
   std::function<std::vector<step::Pass>(int stage, int micro_batches)> passes;
@@ -152,7 +152,6 @@ constexpr int kForwardPerStage = 4;
 
 // The choices of a recipe, which must have passed config's checks for `world` ranks. UserError for FP8 weights that a
 // GPU cannot multiply. activation_checkpointing: auto is treated as none; Forecaster::forecast() chooses the policies.
-// With pipeline stages the caller adds the partition and the schedule.
 LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                              DeviceKind device = DeviceKind::cpu);
 
@@ -171,7 +170,7 @@ void check_loss(const Recipe& recipe, const models::Model& model, DeviceKind dev
 // optimizer.gradient_clip, if the recipe clips.
 std::optional<double> gradient_clip_of(const Recipe& recipe);
 
-// The parallelism of the recipe's keys, with context_form(). With pipeline stages the caller sets the partition.
+// The parallelism of the recipe's keys, with context_form() and partition_of().
 Parallelism parallelism_of(const Recipe& recipe, const models::Model& model, int world);
 
 // "tensor 8, sequence parallel", or "tensor 8 of mlp and vocabulary, sequence parallel"; "" without tensor ranks.

@@ -7,10 +7,13 @@
 
 #include "base/error.h"
 #include "base/format_apart.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "config/config.h"
 #include "models/linear_names.h"
+#include "plan/context_form.h"
 #include "plan/host_memory.h"
+#include "plan/pipeline_form.h"
 #include "plan/run_cost.h"
 #include "tensor/dtype_dispatch.h"
 
@@ -152,20 +155,18 @@ std::vector<std::string> slow_kernels(const Forecast& forecast) {
   return out;
 }
 
-// Seconds in which a rank of the stage computes.
-double computing(const StageForecast& stage) {
-  double seconds = 0;
-  for (const auto& [what, busy] : stage.time.busy) {
-    if (what != "communication" && what != "host transfers" && what != "host updates") seconds += busy;
-  }
-  return seconds;
+// "pipeline: 1f1b, blocks [17,15], auto (equal cuts +3.8%); bubble 9%".
+std::string pipeline_line(const Forecast& forecast) {
+  const std::string equal =
+      forecast.equal_cuts ? cat(", auto (equal cuts ", signed_percent(*forecast.equal_cuts), ")") : "";
+  return cat("pipeline: ", schedule_text(forecast.layout), equal, "; bubble ", percent(forecast.bubble(), 1), "\n");
 }
 
 std::string stage_table(const models::Model& model, const Forecast& forecast) {
   std::string out = "\nby pipeline stage and rank: memory, time of computing in a step\n";
   const std::vector<RankClass> classes = rank_classes(forecast.layout.mesh);
   for (std::size_t s = 0; s < classes.size(); ++s) {
-    const double busy = computing(forecast.stages[s]);
+    const double busy = forecast.stages[s].computing();
     out += row(cat(s, ": ", classes[s].text()), format_bytes(Bytes(forecast.needed(forecast.stages[s]))),
                cat(format_seconds(busy), ", ", percent(busy, forecast.seconds), "; ",
                    stage_contents(model, forecast.layout.partition, static_cast<int>(s))));
@@ -288,6 +289,7 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
              layout.mesh.pipeline > 1 ? cat(layout.mesh.pipeline, " pipeline stages, ") : "",
              plural(layout.micro_batches, "micro-batch", "micro-batches"), " of ",
              plural(layout.batch.sequences, "sequence", "sequences"), "\n");
+  if (layout.mesh.pipeline > 1) out += pipeline_line(forecast);
   if (!forecast.context_forms.empty())
     out += cat("context_comm: auto is ", context_choice_text(forecast.context_forms), "\n");
   out += cat("checkpointing: ", checkpointing_text(forecast), "\nprecision: ", precision_text(recipe, model, layout),
@@ -378,9 +380,16 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
     memory["ranks"] = cat(classes[s].first, "-", classes[s].last);
     if (classes.size() > 1) {
       memory["stage"] = s;
-      memory["computing_seconds"] = computing(forecast.stages[s]);
+      memory["computing_seconds"] = forecast.stages[s].computing();
     }
     out["memory"].push_back(memory);
+  }
+  if (layout.mesh.pipeline > 1) {
+    out["pipeline"] = {{"stages", layout.mesh.pipeline},
+                       {"schedule", layout.schedule.name},
+                       {"partition", blocks_of(layout.partition)},
+                       {"bubble", forecast.bubble()}};
+    if (forecast.equal_cuts) out["pipeline"]["equal_cuts"] = *forecast.equal_cuts;
   }
   if (target.cuda) out["host_memory"] = host_json(forecast);
   if (classes.size() > 1) out["stage"] = forecast.largest_stage();  // of the figures of one rank below

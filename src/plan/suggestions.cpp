@@ -15,16 +15,18 @@
 #include "config/config.h"
 #include "plan/disk.h"
 #include "plan/forecast.h"
+#include "plan/pipeline_form.h"
 #include "plan/policy_candidates.h"
 
 namespace hawser::plan {
 
 // The settings that the search varies.
 struct SearchSettings {
-  int tensor = 1, context = 1, hybrid = 0;
+  int tensor = 1, pipeline = 1, context = 1, hybrid = 0;
   ContextComm context_comm = ContextComm::all_gather;
   std::int64_t micro_batch = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
+  ShardPolicy sharding = ShardPolicy::parameters;
   bool automatic = false;  // checkpointing is auto; otherwise as in the recipe
   // What no key says: Choices.
   StatePlace state = StatePlace::device, weights = StatePlace::device;
@@ -36,10 +38,13 @@ namespace {
 Recipe with(const Recipe& base, const SearchSettings& s) {
   Recipe out = base;
   out.parallel.tensor_parallel_degree = s.tensor;
+  if (s.pipeline != base.parallel.pipeline_parallel_degree) out.parallel.pipeline_partition.clear();
+  out.parallel.pipeline_parallel_degree = s.pipeline;
   out.parallel.context_parallel_degree = s.context;
   out.parallel.context_comm = s.context_comm;
   out.parallel.hybrid_shard_degree = s.hybrid;
   out.parallel.gradient_accumulation = s.accumulation;
+  out.parallel.sharding = s.sharding;
   out.train.micro_batch_size = s.micro_batch;
   if (s.automatic) {
     out.memory.activation_checkpointing = Checkpointing::automatic;
@@ -50,11 +55,13 @@ Recipe with(const Recipe& base, const SearchSettings& s) {
 
 SearchSettings settings_of(const Recipe& recipe) {
   return {.tensor = recipe.parallel.tensor_parallel_degree,
+          .pipeline = recipe.parallel.pipeline_parallel_degree,
           .context = recipe.parallel.context_parallel_degree,
           .hybrid = recipe.parallel.hybrid_shard_degree,
           .context_comm = recipe.parallel.context_comm,
           .micro_batch = recipe.train.micro_batch_size,
-          .accumulation = recipe.parallel.gradient_accumulation};
+          .accumulation = recipe.parallel.gradient_accumulation,
+          .sharding = recipe.parallel.sharding};
 }
 
 std::vector<Change> changes_between(const Recipe& base, const Recipe& other) {
@@ -65,6 +72,9 @@ std::vector<Change> changes_between(const Recipe& base, const Recipe& other) {
   add("memory.activation_checkpointing", checkpointing_text(base.memory), checkpointing_text(other.memory));
   add("train.micro_batch_size", base.train.micro_batch_size, other.train.micro_batch_size);
   add("parallel.tensor_parallel_degree", base.parallel.tensor_parallel_degree, other.parallel.tensor_parallel_degree);
+  add("parallel.pipeline_parallel_degree", base.parallel.pipeline_parallel_degree,
+      other.parallel.pipeline_parallel_degree);
+  add("parallel.pipeline_partition", partition_text(base.parallel), partition_text(other.parallel));
   add("parallel.context_parallel_degree", base.parallel.context_parallel_degree,
       other.parallel.context_parallel_degree);
   add("parallel.context_comm", context_text({base.parallel.context_comm}), context_text({other.parallel.context_comm}));
@@ -73,6 +83,10 @@ std::vector<Change> changes_between(const Recipe& base, const Recipe& other) {
     return std::string(r.parallel.gradient_accumulation == GradientAccumulation::local ? "local" : "sharded");
   };
   add("parallel.gradient_accumulation", policy(base), policy(other));
+  const auto sharding = [](const Recipe& r) {
+    return std::string(r.parallel.sharding == ShardPolicy::optimizer ? "optimizer" : "parameters");
+  };
+  add("parallel.sharding", sharding(base), sharding(other));
   return out;
 }
 
@@ -104,8 +118,7 @@ std::string Suggestion::flags() const {
 
 class Forecaster::Search {
  public:
-  explicit Search(const Forecaster& on)
-      : on_(on), blocks_(on.model_.blocks()), stage_ranks_(on.world_ / Forecaster::stages(on.candidate())) {}
+  explicit Search(const Forecaster& on) : on_(on), blocks_(on.model_.blocks()) {}
 
   std::vector<Suggestion> run(int count) {
     if (!on_.choices_.state_on_host && !on_.choices_.weights_on_host &&
@@ -142,9 +155,11 @@ class Forecaster::Search {
 
  private:
   static constexpr std::size_t kMaxFullPlans = 40;
-  // Takes some seconds; counts, so that all ranks find the same. The second is of each other number of tensor ranks.
-  static constexpr int kMaxSettings = 120, kMaxOfOtherTensors = 30;
+  // Takes some seconds; counts, so that all ranks find the same. The second is of each other number of tensor ranks, or
+  // of stages.
+  static constexpr int kMaxSettings = 120, kMaxOfOthers = 30;
   static constexpr int kMaxTensorRanks = 8;  // they exchange activations in each layer: of one host
+  static constexpr int kMaxStages = 16;
 
   struct Tried {
     SearchSettings settings;
@@ -155,9 +170,31 @@ class Forecaster::Search {
   };
 
   void find_candidates() {
-    const int own = on_.recipe_.parallel.tensor_parallel_degree;
-    for (const int tensor : tensor_degrees())
-      find_candidates(tensor, tensor == own ? kMaxSettings : kMaxOfOtherTensors);
+    const ParallelRecipe& own = on_.recipe_.parallel;
+    for (const int tensor : tensor_degrees()) {
+      const bool same = tensor == own.tensor_parallel_degree;
+      find_candidates(tensor, own.pipeline_parallel_degree, same ? kMaxSettings : kMaxOfOthers);
+    }
+    for (const int stages : pipeline_degrees()) find_candidates(own.tensor_parallel_degree, stages, kMaxOfOthers);
+  }
+
+  // On GPUs: others than the recipe's, the nearest ones that divide the ranks and the model. Fewer micro-batches than
+  // stages would leave most of a step idle.
+  std::vector<int> pipeline_degrees() const {
+    const int own = on_.recipe_.parallel.pipeline_parallel_degree, tensor = on_.recipe_.parallel.tensor_parallel_degree;
+    std::vector<int> out;
+    for (int stages = 1; on_.target_.cuda && stages <= kMaxStages; stages *= 2) {
+      if (stages == own || on_.world_ % (stages * tensor) != 0) continue;
+      SearchSettings s = settings_of(on_.recipe_);
+      s.pipeline = stages;
+      const Recipe recipe = with(on_.recipe_, s);
+      Problems problems;
+      check_pipeline(recipe, blocks_, problems);
+      const std::int64_t in_turn =
+          recipe.train.global_batch_size / (recipe.parallel.data_ranks(on_.world_) * recipe.train.micro_batch_size);
+      if (problems.empty() && in_turn >= stages) out.push_back(stages);
+    }
+    return nearest_few(out, own, 2);
   }
 
   // The recipe's, and on GPUs the nearest ones that divide the ranks and the model.
@@ -165,7 +202,7 @@ class Forecaster::Search {
     const int own = on_.recipe_.parallel.tensor_parallel_degree;
     std::vector<int> out;
     for (int tensor = 1; tensor <= std::max(own, kMaxTensorRanks); tensor *= 2) {
-      if (tensor == own || !on_.target_.cuda || stage_ranks_ % tensor != 0) continue;
+      if (tensor == own || !on_.target_.cuda || ranks_of_stage() % tensor != 0) continue;
       Problems problems;
       SearchSettings s = settings_of(on_.recipe_);
       s.tensor = tensor;
@@ -176,26 +213,28 @@ class Forecaster::Search {
     return nearest_few(out, own, 3);
   }
 
-  void find_candidates(int tensor, int most) {
+  int ranks_of_stage() const { return on_.world_ / on_.recipe_.parallel.pipeline_parallel_degree; }
+
+  void find_candidates(int tensor, int stages, int most) {
     const Recipe& base = on_.recipe_;
-    const int ranks = stage_ranks_ / tensor;
+    const int ranks = on_.world_ / stages / tensor;
     int looked_at = 0;
     std::vector<int> contexts;
     for (int c = 1; c <= ranks; ++c) {
       if (ranks % c == 0) contexts.push_back(c);
     }
     for (const auto& [context, comm] :
-         with_forms(nearest_few(contexts, base.parallel.context_parallel_degree, 5), tensor)) {
+         with_forms(nearest_few(contexts, base.parallel.context_parallel_degree, 5), tensor, stages)) {
       for (const int hybrid : hybrids(ranks, context)) {
         const std::int64_t data_ranks = ranks / context;
         for (const std::int64_t micro : micro_batches(data_ranks)) {
-          SearchSettings s{.tensor = tensor, .context = context, .hybrid = hybrid, .micro_batch = micro};
+          SearchSettings s{
+              .tensor = tensor, .pipeline = stages, .context = context, .hybrid = hybrid, .micro_batch = micro};
           s.context_comm = comm;
-          // The two accumulation modes differ only if gradients are accumulated or sharded.
           const bool accumulates = base.train.global_batch_size > data_ranks * micro && on_.world_ > 1 && hybrid != 1;
-          for (const auto accumulation : {GradientAccumulation::sharded, GradientAccumulation::local}) {
-            if (!accumulates && accumulation != base.parallel.gradient_accumulation) continue;
+          for (const auto& [accumulation, sharding] : accumulations(accumulates, stages)) {
             s.accumulation = accumulation;
+            s.sharding = sharding;
             Problems problems;
             check_layout(with(base, s), on_.world_, problems);
             check_context_form(with(base, s), on_.model_.whole(), problems);
@@ -208,14 +247,29 @@ class Forecaster::Search {
     }
   }
 
+  // How gradients are accumulated, and what is sharded. The two modes of accumulation differ only if gradients are
+  // accumulated or sharded. Stages with shards either gather weights and reduce gradients in each micro-batch, or keep
+  // the weights and reduce once.
+  std::vector<std::pair<GradientAccumulation, ShardPolicy>> accumulations(bool accumulates, int stages) const {
+    const ParallelRecipe& own = on_.recipe_.parallel;
+    std::vector<std::pair<GradientAccumulation, ShardPolicy>> out{{own.gradient_accumulation, own.sharding}};
+    const auto add = [&](GradientAccumulation accumulation, ShardPolicy sharding) {
+      if (std::ranges::count(out, std::pair(accumulation, sharding)) == 0) out.emplace_back(accumulation, sharding);
+    };
+    if (!accumulates) return out;
+    add(GradientAccumulation::sharded, own.sharding);
+    add(GradientAccumulation::local, stages > 1 ? ShardPolicy::optimizer : own.sharding);
+    return out;
+  }
+
   // Each degree with the recipe's form, or with auto where the model does not allow it; the recipe's own degrees with
   // auto, too.
-  std::vector<std::pair<int, ContextComm>> with_forms(const std::vector<int>& contexts, int tensor) const {
+  std::vector<std::pair<int, ContextComm>> with_forms(const std::vector<int>& contexts, int tensor, int stages) const {
     const ParallelRecipe& own = on_.recipe_.parallel;
     std::vector<std::pair<int, ContextComm>> out;
     for (const int context : contexts) {
       SearchSettings s = settings_of(on_.recipe_);
-      s.tensor = tensor, s.context = context;
+      s.tensor = tensor, s.pipeline = stages, s.context = context;
       Problems problems;
       check_context_form(with(on_.recipe_, s), on_.model_.whole(), problems);
       if (problems.empty()) out.emplace_back(context, own.context_comm);
@@ -352,8 +406,7 @@ class Forecaster::Search {
   std::optional<Suggestion> plan(const Tried& tried) const {
     Recipe recipe = with(on_.recipe_, tried.settings);
     const Candidate candidate = candidate_of(tried.settings);
-    const Forecast f = is_automatic(recipe.memory) ? on_.choose(recipe, candidate)
-                                                   : on_.forecast(recipe, candidate, program::Placing::offsets);
+    const Forecast f = is_automatic(recipe.memory) ? on_.choose(recipe, candidate) : on_.complete(recipe, candidate);
     if (!f.fits()) return std::nullopt;
     std::vector<Change> changes = tried.changes;
     if (on_.choices_.changes) {
@@ -365,7 +418,7 @@ class Forecaster::Search {
   }
 
   const Forecaster& on_;
-  int blocks_, stage_ranks_;  // ranks of a pipeline stage
+  int blocks_;
   std::vector<Tried> tried_;
   std::optional<Suggestion> least_;
 };

@@ -8,14 +8,17 @@
 #include "base/clock.h"
 #include "config/config.h"
 #include "engine/checkpointing.h"
-#include "engine/context_choice.h"
 #include "engine/gemm_algorithms.h"
 #include "engine/model_changes.h"
+#include "engine/parallel_choice.h"
 #include "engine/session.h"
 #include "plan/context_form.h"
+#include "plan/pipeline_form.h"
 #include "plan/target.h"
+#include "profile/predicted_timeline.h"
 #include "profile/synthetic_step.h"
 #include "profile/timed_device.h"
+#include "profile/timeline_summary.h"
 #include "profile/traced_device.h"
 
 namespace hawser::profile {
@@ -41,22 +44,6 @@ double documents_a_sequence(const DocumentMix& mix, const plan::Layout& layout, 
   return sum / static_cast<double>(std::max<std::int64_t>(sequences, 1));
 }
 
-// "forward block 3 mlp".
-std::string name_of(const program::Instruction& instruction, const program::Program& program,
-                    const models::Model& model) {
-  std::string name = program::to_string(instruction.op);
-  std::replace(name.begin(), name.end(), '_', ' ');
-  if (instruction.layer >= 0) {
-    std::string kind = model.kind_of(instruction.layer);
-    std::ranges::transform(kind, kind.begin(), [](unsigned char c) { return std::tolower(c); });
-    name += cat(" block ", model.block_of(instruction.layer), " ", kind);
-  } else if (instruction.flat >= 0) {
-    name += " " + model.flat(instruction.flat).name();
-  }
-  if (program.micro_batches > 1 && instruction.micro_batch >= 0) name += cat(", micro-batch ", instruction.micro_batch);
-  return name;
-}
-
 std::int64_t begin_of(const RankTimeline& timeline) {
   std::int64_t begin = timeline.spans.empty() ? 0 : timeline.spans.front().begin;
   for (const TimelineSpan& span : timeline.spans) begin = std::min(begin, span.begin);
@@ -67,9 +54,7 @@ std::int64_t begin_of(const RankTimeline& timeline) {
 void trace_step(engine::Session& session, TracedDevice& device, const step::StepInput& input, int passes,
                 const PowerMeter& meter, comm::World* world, BenchResult& result) {
   const program::Program& program = session.plan(step::Purpose::train).program;
-  std::vector<std::string> instructions;
-  for (const program::Instruction& instruction : program.instructions)
-    instructions.push_back(name_of(instruction, program, session.model()));
+  const std::vector<std::string> instructions = instruction_names(program, session.model());
   session.set_on_instruction(
       [&](const program::Instruction& instruction) { device.begin_instruction(instruction.id); });
   RankTimeline timeline;
@@ -94,6 +79,13 @@ void trace_step(engine::Session& session, TracedDevice& device, const step::Step
     for (RankTimeline& one : read_chrome_trace(text, "the trace of another rank"))
       result.timelines.push_back(std::move(one));
   }
+}
+
+BenchResult::Bubble bubbles_of(const models::Model& model, const plan::Layout& layout,
+                               const std::vector<RankTimeline>& measured) {
+  const plan::Target target = plan::load_target(plan::target_of(layout.device));
+  const auto predicted = predicted_timeline(model, layout, target, target.per_core ? layout.threads : 1.0);
+  return {.measured = bubble_of(measured), .predicted = bubble_of(predicted)};
 }
 
 // The mean of the two middle values if their number is even, since there may be only a few steps.
@@ -137,8 +129,8 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   plan::RunPlan plan = plan::resolve(request.recipe);
   const int ranks = world != nullptr ? world->size() : 1;
   const DeviceKind kind = request.device.kind;
-  const std::string form =
-      engine::choose_context_form(plan, *model.model, kind, world, request.ranks_here, request.threads);
+  const std::vector<std::string> chosen =
+      engine::choose_parallelism(plan, *model.model, kind, world, request.ranks_here, request.threads);
   plan::lay_out(plan, *model.model, ranks, request.threads, kind);
   const plan::Layout& layout = plan.layout;
   const comm::MeshCoordinate place = comm::coordinate_of(world != nullptr ? world->rank().value() : 0, layout.mesh);
@@ -172,6 +164,7 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   BenchResult result{.parameters = model.model->parameters(), .planned_bytes = session->planned_bytes()};
   result.checkpointing = checkpointing_text(plan.recipe.memory);
   if (layout.mesh.context > 1) result.context = plan::context_text(plan::form_of(layout));
+  result.pipeline = plan::pipeline_text(layout);
   time_steps(plan, request.warmup, synthetic, *session, *device, timed, meter, world, result);
   const std::int64_t batch = plan.global_batch_size;
   result.step_seconds = median(result.steps);
@@ -183,11 +176,13 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   result.before = before;
   result.after = device->memory();
   result.notes = session->notes();
-  if (!form.empty()) result.notes.push_back(form);
+  result.notes.insert(result.notes.end(), chosen.begin(), chosen.end());
   for (std::string& line : engine::slow_kernels(session->stream())) result.notes.push_back(std::move(line));
   if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(plan.steps));
-  if (traced != nullptr)
+  if (traced != nullptr) {
     trace_step(*session, *traced, synthetic.input, request.warmup > 0 ? 2 : 1, meter, world, result);
+    if (layout.mesh.pipeline > 1) result.bubble = bubbles_of(*model.model, layout, result.timelines);
+  }
   if (kind == DeviceKind::cuda && request.roofline) {
     session.reset();  // frees its memory first
     const AttentionWork attention{

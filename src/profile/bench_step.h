@@ -40,6 +40,7 @@ struct BenchResult {
   // Mean of one rank: forward and backward without recompute; attention counts visible query-key pairs only.
   double model_flops_per_second = 0;
   std::string context;   // plan::context_text of the form that runs; empty without context ranks
+  std::string pipeline;  // plan::pipeline_text; empty with one stage
   double imbalance = 1;  // of attention work over this rank's context group, as in metrics.jsonl
   double documents = 1;  // mean per sequence
   // Length of a single-document sequence with the same attention FLOPs per token.
@@ -60,6 +61,10 @@ struct BenchResult {
   std::optional<StepMix> mix;  // with `roofline`
   // With `trace`: timelines of all ranks, the same on every rank, and the duration of this rank's traced step.
   std::vector<RankTimeline> timelines;
+  struct Bubble {
+    double measured = 0, predicted = 0;  // bubble_of(timelines)
+  };
+  std::optional<Bubble> bubble;  // with pipeline stages and a trace
   double traced_seconds = 0;
   std::vector<std::string> notes;  // the kernels that the steps use, for the user
 };

@@ -204,6 +204,22 @@ TimelineSummary summarize(const RankTimeline& timeline, std::size_t max_gaps) {
   return out;
 }
 
+double bubble_of(const std::vector<RankTimeline>& ranks) {
+  std::int64_t begin = INT64_MAX, end = 0, computing = 0;
+  for (const RankTimeline& rank : ranks) {
+    Stretches work;
+    for (const TimelineSpan& span : rank.spans) {
+      if (span.kind == TimelineSpan::Kind::host) continue;
+      begin = std::min(begin, span.begin), end = std::max(end, span.end);
+      const bool computes = rank.lanes[static_cast<std::size_t>(span.lane)] == "compute" && !span.communication;
+      if (computes) work.push_back({span.begin, span.end});
+    }
+    computing += length(united(std::move(work)));
+  }
+  if (end <= begin) return 0;
+  return 1 - static_cast<double>(computing) / (static_cast<double>(ranks.size()) * static_cast<double>(end - begin));
+}
+
 std::string summary_text(const std::vector<TimelineSummary>& ranks) {
   if (ranks.empty()) return {};
   const TimelineSummary& first = ranks.front();

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <iterator>
+
+#include "base/cat.h"
 
 namespace hawser::profile {
 
@@ -22,6 +25,32 @@ constexpr Colour kColours[] = {{"gemm", "#4e79a7"},          {"attention", "#f28
                                {"head and loss", "#b07aa1"}, {"norm", "#59a14f"},      {"activation", "#3aa6a0"},
                                {"rope", "#c9a227"},          {"adamw", "#9c755f"},     {"copies", "#6b8e9e"}};
 constexpr char kOther[] = "#8a8a8a";
+
+// A pass of a schedule: what a row of instructions shows where they are many.
+struct PassColour {
+  const char *instruction, *pass, *colour;
+};
+constexpr PassColour kPasses[] = {{"embed", "forward", "#4e79a7"},           {"forward", "forward", "#4e79a7"},
+                                  {"loss gradient", "forward", "#4e79a7"},   {"loss", "forward", "#4e79a7"},
+                                  {"recompute", "backward", "#f28e2b"},      {"backward", "backward", "#f28e2b"},
+                                  {"embed backward", "backward", "#f28e2b"}, {"backward weight", "weights", "#59a14f"}};
+
+// "forward block 3 mlp, micro-batch 2": the pass, "forward", its letter and micro-batch, "F2", and its colour.
+struct PassOf {
+  std::string pass, label;
+  const char* colour = "none";
+};
+PassOf pass_of(const std::string& instruction) {
+  const std::string of_micro_batch = ", micro-batch ";
+  const std::size_t mb = instruction.find(of_micro_batch);
+  const std::string op = instruction.substr(0, std::min(instruction.find(" block"), mb));
+  const auto* found =
+      std::find_if(std::begin(kPasses), std::end(kPasses), [&](const PassColour& p) { return op == p.instruction; });
+  if (found == std::end(kPasses) || mb == std::string::npos) return {op, op};
+  std::string label(1, static_cast<char>(std::toupper(static_cast<unsigned char>(found->pass[0]))));
+  label += instruction.substr(mb + of_micro_batch.size());
+  return {cat(found->pass, label), label, found->colour};
+}
 
 int colour_of(const TimelineSpan& span) {
   const std::string family = span.communication ? "communication" : span.family;
@@ -88,13 +117,15 @@ class Picture {
                          std::max(to - from, 0.3), height, style);
   }
 
-  // Labels of the compute stream's instructions: each by name if there are few, else by pass.
+  // The compute stream's instructions: each by name if there are few, else its passes, "F2" of micro-batch 2.
   void add_rows(const RankTimeline& rank) {
     const auto found = std::find(rank.lanes.begin(), rank.lanes.end(), "compute");
     if (found == rank.lanes.end()) return;
     struct Named {
       std::string name;
       std::int64_t begin, end;
+      std::string pass = {};
+      const char* colour = "none";
     };
     std::vector<Named> instructions;
     for (const TimelineGroup& group : groups_by_instruction(rank)) {
@@ -102,23 +133,25 @@ class Picture {
       instructions.push_back(
           {rank.instructions[static_cast<std::size_t>(rank.spans[group.first].instruction)], group.begin, group.end});
     }
-    if (instructions.size() > kNamedInstructions) {
-      std::vector<Named> passes;
-      for (Named& instruction : instructions) {
-        instruction.name = instruction.name.substr(0, instruction.name.find(" block"));
-        if (!passes.empty() && passes.back().name == instruction.name) {
-          passes.back().end = instruction.end;
-        } else {
-          passes.push_back(instruction);
-        }
+    const bool by_pass = instructions.size() > kNamedInstructions;
+    std::vector<Named> bars;
+    for (Named& instruction : instructions) {
+      const PassOf pass = pass_of(instruction.name);
+      if (by_pass && !bars.empty() && bars.back().pass == pass.pass) {
+        bars.back().end = instruction.end;
+        continue;
       }
-      instructions = std::move(passes);
+      instruction.pass = pass.pass;
+      instruction.colour = pass.colour;
+      if (by_pass) instruction.name = pass.label;
+      bars.push_back(std::move(instruction));
     }
-    for (const Named& instruction : instructions) {
-      const double from = x(instruction.begin), to = x(instruction.end);
-      bar(from, to, y_, kStrip - 3, "fill=\"none\" stroke=\"#8a8a8a\" stroke-opacity=\"0.6\"");
-      if (to - from > kLetter * static_cast<double>(instruction.name.size()) + 6)
-        text((from + to) / 2, y_ + 11.5, instruction.name, "middle");
+    for (const Named& one : bars) {
+      const double from = x(one.begin), to = x(one.end);
+      bar(from, to, y_, kStrip - 3,
+          fmt::format("fill=\"{}\" fill-opacity=\"0.35\" stroke=\"#8a8a8a\" stroke-opacity=\"0.6\"", one.colour));
+      if (to - from > kLetter * static_cast<double>(one.name.size()) + 2)
+        text((from + to) / 2, y_ + 11.5, one.name, "middle");
     }
     y_ += kStrip;
   }

@@ -112,7 +112,7 @@ class Clock {
     }
   }
 
-  std::vector<double> run() {
+  void run() {
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t r = 0; r < clocks_.size(); ++r) {
@@ -121,10 +121,23 @@ class Clock {
         }
       }
     }
+  }
+
+  // Of each rank.
+  std::vector<double> ends() const {
     std::vector<double> ends;
     for (const RankClock& rank : clocks_) {
       const bool done = std::ranges::all_of(rank.queues, [](const auto& queue) { return queue.empty(); });
       ends.push_back(done ? *std::ranges::max_element(rank.now) : std::numeric_limits<double>::infinity());
+    }
+    return ends;
+  }
+
+  std::vector<std::vector<double>> item_ends() {
+    std::vector<std::vector<double>> ends;
+    for (RankClock& rank : clocks_) {
+      for (double& end : rank.ends) end = end < 0 ? std::numeric_limits<double>::infinity() : end;
+      ends.push_back(std::move(rank.ends));
     }
     return ends;
   }
@@ -193,7 +206,17 @@ class Clock {
 std::vector<double> end_times(const std::vector<RankTrace>& ranks,
                               const std::function<double(std::size_t rank, int item)>& seconds) {
   const Conversation conversation(ranks);
-  return Clock(ranks, conversation, seconds).run();
+  Clock clock(ranks, conversation, seconds);
+  clock.run();
+  return clock.ends();
+}
+
+std::vector<std::vector<double>> item_end_times(const std::vector<RankTrace>& ranks,
+                                                const std::function<double(std::size_t rank, int item)>& seconds) {
+  const Conversation conversation(ranks);
+  Clock clock(ranks, conversation, seconds);
+  clock.run();
+  return clock.item_ends();
 }
 
 }  // namespace hawser::program

@@ -52,4 +52,8 @@ class Conversation {
 std::vector<double> end_times(const std::vector<RankTrace>& ranks,
                               const std::function<double(std::size_t rank, int item)>& seconds);
 
+// The same of each item, by rank.
+std::vector<std::vector<double>> item_end_times(const std::vector<RankTrace>& ranks,
+                                                const std::function<double(std::size_t rank, int item)>& seconds);
+
 }  // namespace hawser::program

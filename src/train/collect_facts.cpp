@@ -18,6 +18,7 @@
 #include "io/files.h"
 #include "io/json.h"
 #include "plan/context_form.h"
+#include "plan/pipeline_form.h"
 #include "plan/target.h"
 #include "prepare/sources.h"
 #include "prepare/token_file.h"
@@ -60,8 +61,9 @@ std::vector<report::RecipeEntry> entries(const Recipe& recipe) {
 std::string mesh_text(const plan::Layout& layout) {
   const comm::MeshSizes& mesh = layout.mesh;
   const std::string tensor = mesh.tensor > 1 ? fmt::format(", each over {} tensor-parallel ranks", mesh.tensor) : "";
-  return fmt::format("{} x {} ranks that shard, in context-parallel groups of {}{}{}", mesh.replicate,
-                     mesh.shard * mesh.context, mesh.context, plan::by_form(layout), tensor);
+  const std::string stages = mesh.pipeline > 1 ? ", in each of " + plan::pipeline_text(layout) : "";
+  return fmt::format("{} x {} ranks that shard, in context-parallel groups of {}{}{}{}", mesh.replicate,
+                     mesh.shard * mesh.context, mesh.context, plan::by_form(layout), tensor, stages);
 }
 
 report::Table environment(const RunPlace& place) {
@@ -81,6 +83,12 @@ report::Table environment(const RunPlace& place) {
     if (build().cuda) out.emplace_back("CUDA", build().cuda_version);
   }
   out.emplace_back("ranks", cat(place.ranks, ": ", mesh_text(layout)));
+  if (!place.session.stages().empty()) {
+    const double seconds = predicted_step(place.session).seconds;
+    out.emplace_back("memory planned per rank, by pipeline stage", bytes_by_stage(place.session));
+    out.emplace_back("pipeline stages wait (predicted)",
+                     fmt::format("{:.0f}% of a step", 100 * bubble_of_stages(place.session, seconds)));
+  }
   out.emplace_back("threads per rank", cat(layout.threads));
   out.emplace_back("compute dtype", to_string(layout.compute));
   out.emplace_back("deterministic", layout.deterministic ? "yes" : "no");

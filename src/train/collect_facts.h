@@ -28,8 +28,12 @@ report::RunFacts run_facts(const RunPlace& place);
 // RunFacts::memory: of the kind of step that needs the most, such as the first step with delayed scaling.
 std::vector<std::pair<std::string, std::int64_t>> memory_facts(const engine::Session& session);
 
-// Of a step of this rank, as the plan predicts it.
+// Of a step of this rank, as the plan predicts it; with pipeline stages, on the first rank, until all have ended it.
 plan::StepTime predicted_step(const engine::Session& session);  // run_summary.cpp
+
+// On the first rank of a run with pipeline stages: "4.1 GiB, 3.8 GiB", and plan::bubble_of of a step of `seconds`.
+std::string bytes_by_stage(const engine::Session& session);               // run_summary.cpp
+double bubble_of_stages(const engine::Session& session, double seconds);  // run_summary.cpp
 
 // What a run prints before its first step, in lines of a name and what it is: model, data, steps, ranks, memory,
 // output, predicted time. `resumes`: some of the steps may be done.

@@ -8,9 +8,9 @@
 #include "batches/statistics.h"
 #include "config/config.h"
 #include "engine/checkpointing.h"
-#include "engine/context_choice.h"
 #include "engine/load_state.h"
 #include "engine/model_changes.h"
+#include "engine/parallel_choice.h"
 #include "engine/rank_sync.h"
 #include "io/files.h"
 #include "io/json.h"
@@ -226,9 +226,10 @@ void FitRun::open() {
 
 void FitRun::lay_out() {
   const int ranks = world_ != nullptr ? world_->size() : 1;
-  const std::string chosen = engine::choose_context_form(plan_, *open_.model, request_.device.kind, world_,
-                                                         request_.ranks_here, request_.threads);
-  if (!chosen.empty()) log(chosen);
+  for (const std::string& chosen : engine::choose_parallelism(plan_, *open_.model, request_.device.kind, world_,
+                                                              request_.ranks_here, request_.threads)) {
+    log(chosen);
+  }
   plan::lay_out(plan_, *open_.model, ranks, request_.threads, request_.device.kind);
 }
 
@@ -238,13 +239,19 @@ void FitRun::open_session() {
   if (!chosen.empty()) log(chosen);
   result_.checkpointing = checkpointing_text(plan_.recipe.memory);
   if (plan_.layout.mesh.context > 1) result_.context_comm = plan::context_text(plan::form_of(plan_.layout));
+  if (plan_.layout.mesh.pipeline > 1) result_.pipeline_schedule = plan_.layout.schedule.name;
   std::vector<step::Purpose> purposes{step::Purpose::train};
   if (!validation_.empty()) purposes.push_back(step::Purpose::loss);
   session_ = std::make_unique<engine::Session>(*open_.model, plan_.layout, *device_, *mesh_, purposes, plan_.capacity);
   if (world_ != nullptr) {
-    session_->set_on_instruction([this](const program::Instruction& instruction) {
+    const comm::MeshSizes& mesh = plan_.layout.mesh;
+    const int stage = comm::coordinate_of(rank(), mesh).pipeline;
+    const std::string of_stage = mesh.pipeline > 1 ? cat(" of pipeline stage ", stage) : "";
+    session_->set_on_instruction([this, of_stage](const program::Instruction& instruction) {
       std::string text = cat(stage_, " ", program::to_string(instruction.op));
       if (instruction.layer >= 0) text += cat(" layer ", instruction.layer);
+      if (!of_stage.empty() && instruction.micro_batch >= 0) text += cat(" micro-batch ", instruction.micro_batch);
+      text += of_stage;
       world_->set_phase(std::move(text));
     });
   }

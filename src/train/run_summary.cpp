@@ -12,6 +12,7 @@
 #include "plan/context_form.h"
 #include "plan/cost_model.h"
 #include "plan/disk.h"
+#include "plan/pipeline_form.h"
 #include "plan/report.h"
 #include "plan/target.h"
 #include "prepare/sources.h"
@@ -122,6 +123,12 @@ std::string steps_line(const RunPlace& place) {
   return of_groups.empty() ? line : cat(line, "; learning rates of groups ", of_groups);
 }
 
+// ", the stages wait 12% of it".
+std::string bubble_words(const engine::Session& session, double seconds) {
+  if (session.stages().empty()) return "";
+  return fmt::format(", in {:.0f}% of it stages wait for each other", 100 * bubble_of_stages(session, seconds));
+}
+
 std::string ranks_line(const RunPlace& place) {
   const plan::Layout& layout = place.session.layout();
   const bool cuda = layout.device == DeviceKind::cuda;
@@ -132,8 +139,12 @@ std::string ranks_line(const RunPlace& place) {
   if (layout.mesh.context > 1) line += cat(", context parallel over ", layout.mesh.context, plan::by_form(layout));
   if (layout.parts() > 1) line += cat(", state sharded over ", layout.parts());
   if (layout.mesh.replicas() > 1) line += cat(", ", layout.mesh.replicas(), " replicas");
+  if (layout.mesh.pipeline > 1) line += ", " + plan::pipeline_text(layout);
   if (layout.micro_batches > 1) line += cat(", ", layout.micro_batches, " micro-batches per step");
-  return line + cat("; ", format_bytes(Bytes(place.session.planned_bytes())), " planned per rank");
+  if (place.session.stages().empty()) {
+    return line + cat("; ", format_bytes(Bytes(place.session.planned_bytes())), " planned per rank");
+  }
+  return cat(line, "; planned per rank, by stage: ", bytes_by_stage(place.session));
 }
 
 std::string output_line(const RunPlace& place) {
@@ -156,14 +167,35 @@ std::string output_line(const RunPlace& place) {
 std::string time_line(const RunPlace& place, const plan::StepTime& step, bool resumes) {
   const std::string all = format_seconds(step.seconds * static_cast<double>(place.plan.steps));
   const auto slow = step.busy.find(plan::kSlowAttention);
-  return cat("about ", format_seconds(step.seconds), " per step", resumes ? "" : cat(", ", all, " for all steps"),
+  return cat("about ", format_seconds(step.seconds), " per step", bubble_words(place.session, step.seconds),
+             resumes ? "" : cat(", ", all, " for all steps"),
              slow == step.busy.end() ? "" : cat("; ", format_seconds(slow->second), " of a step in slow kernels"),
              " (predicted)");
 }
 
 }  // namespace
 
+std::string bytes_by_stage(const engine::Session& session) {
+  std::string out;
+  for (const engine::Session::Stage& stage : session.stages()) {
+    out += cat(out.empty() ? "" : ", ", format_bytes(Bytes(stage.planned_bytes)));
+  }
+  return out;
+}
+
+double bubble_of_stages(const engine::Session& session, double seconds) {
+  std::vector<double> alone;
+  for (const engine::Session::Stage& stage : session.stages()) alone.push_back(stage.alone);
+  return plan::bubble_of(alone, seconds);
+}
+
 plan::StepTime predicted_step(const engine::Session& session) {
+  if (!session.stages().empty()) {
+    plan::StepTime step = session.stages().front().time;
+    for (const engine::Session::Stage& stage : session.stages())
+      step.seconds = std::max(step.seconds, stage.time.seconds);
+    return step;
+  }
   const plan::Layout& layout = session.layout();
   const plan::Target target = plan::load_target(plan::target_of(layout.device));
   return plan::step_time(session.plan(step::Purpose::train).trace, target, layout.compute,

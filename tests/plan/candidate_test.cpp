@@ -7,9 +7,9 @@
 
 #include "config/config.h"
 #include "plan/forecast.h"
+#include "plan/pipeline_form.h"
 #include "plan/policy_candidates.h"
 #include "support.h"
-#include "support/pipeline.h"
 
 namespace hawser {
 namespace candidate_test {
@@ -64,7 +64,8 @@ Parallelism tensor_split() {
 Choices fillings() {
   return {.complete = [](plan::LayoutChoices& layout, const models::Model&) {
     if (layout.partition.stages == 1) return;
-    layout.schedule.passes = testing::one_forward_one_backward_of(layout.partition.stages);
+    layout.schedule.passes =
+        plan::schedule_of(PipelineSchedule::one_forward_one_backward, layout.partition.stages).passes;
   }};
 }
 
@@ -111,7 +112,7 @@ TEST(Candidates, OfStagesNeedWhatTheirPlansNeed) {
   ASSERT_EQ(f.stages.size(), 2u);
   plan::LayoutChoices layout = plan::layout_choices(recipe, model, 1, DType::bf16, 1, DeviceKind::cuda);
   layout.partition = candidate.parallelism.partition;
-  layout.schedule.passes = testing::one_forward_one_backward_of(2);
+  layout.schedule.passes = plan::schedule_of(PipelineSchedule::one_forward_one_backward, 2).passes;
   const auto plans = plan::plan_stages(model, plan::derive(layout, model), step::Purpose::train, 0, true);
   for (std::size_t s = 0; s < 2; ++s) EXPECT_EQ(f.stages[s].costs.total_bytes, plans[s].bytes()) << s;
   EXPECT_GT(f.needed(f.stages[0]), f.needed(f.stages[1]));
@@ -151,30 +152,35 @@ std::int64_t most_stored(const plan::RankPlan& plan) {
 // The estimate of what blocks store counts the micro-batches that a schedule really has in flight.
 TEST(Candidates, StoreWhatTheirScheduleHasInFlight) {
   const models::Model model(description_of(4));
+  using PassesOfStage = decltype(plan::Schedule::passes);
   struct Case {
     const char* name;
     models::PipelinePartition partition;
     int in_flight;
-    testing::PassesOfStage passes;  // null: groups of in_flight
+    PassesOfStage passes;  // null: groups of in_flight
     bool delays = false;
   };
   const models::PipelinePartition one{.stages = 1}, even{.stages = 2, .ends = {2, 4}},
       uneven{.stages = 2, .ends = {1, 4}}, four{.stages = 4, .ends = {1, 2, 3, 4}},
       interleaved{.stages = 2, .ends = {1, 2, 3, 4}};
-  const testing::PassesOfStage gpipe = [&](int stage, int micro_batches) {
+  const PassesOfStage gpipe = [&](int stage, int micro_batches) {
     return step::grouped_passes(micro_batches, micro_batches, one, stage);
   };
+  const auto passes = [](PipelineSchedule schedule, int stages, int virtual_stages = 1) {
+    return plan::schedule_of(schedule, stages, virtual_stages).passes;
+  };
+  constexpr auto k1F1B = PipelineSchedule::one_forward_one_backward;
   const std::vector<Case> cases{{"one after another", one, 1, nullptr},
                                 {"groups", one, 3, nullptr},
                                 {"groups, delayed", one, 3, nullptr, true},
                                 {"larger groups than steps", one, 9, nullptr},
                                 {"GPipe on one stage", one, 1, gpipe},
                                 {"groups on stages", uneven, 2, nullptr},
-                                {"1F1B", even, 1, testing::one_forward_one_backward_of(2)},
-                                {"1F1B, uneven", uneven, 1, testing::one_forward_one_backward_of(2)},
-                                {"1F1B on four stages", four, 1, testing::one_forward_one_backward_of(4)},
-                                {"interleaved 1F1B", interleaved, 1, testing::interleaved_of(2, 2)},
-                                {"ZB-H1", even, 1, testing::zero_bubble_of(2), true}};
+                                {"1F1B", even, 1, passes(k1F1B, 2)},
+                                {"1F1B, uneven", uneven, 1, passes(k1F1B, 2)},
+                                {"1F1B on four stages", four, 1, passes(k1F1B, 4)},
+                                {"interleaved 1F1B", interleaved, 1, passes(PipelineSchedule::interleaved, 2, 2)},
+                                {"ZB-H1", even, 1, passes(PipelineSchedule::zero_bubble, 2), true}};
   for (const Case& c : cases) {
     plan::LayoutChoices layout =
         testing::make_test_layout({.length = kLength, .documents = 1, .micro_batches = 6}, model);
@@ -314,11 +320,11 @@ Parallelism staged(const plan::Schedule& schedule) {
 }
 
 plan::Schedule one_forward_one_backward() {
-  return {.name = "1F1B", .passes = testing::one_forward_one_backward_of(kStages)};
+  return plan::schedule_of(PipelineSchedule::one_forward_one_backward, kStages);
 }
 
 plan::Schedule zero_bubble() {
-  return {.name = "ZB-H1", .passes = testing::zero_bubble_of(kStages), .delays_weights = true};
+  return plan::schedule_of(PipelineSchedule::zero_bubble, kStages);
 }
 
 plan::Schedule all_forward_first() {
@@ -352,7 +358,7 @@ TEST(Candidates, OfSchedulesArePricedAndChosen) {
     layout.partition = staged({}).partition;
     layout.micro_batches = 9;
     layout.schedule = schedule;
-    for (nn::SavePolicy& policy : layout.policies) policy.delay_weight_gradients = schedule.name == "ZB-H1";
+    for (nn::SavePolicy& policy : layout.policies) policy.delay_weight_gradients = schedule.name == "zero_bubble";
     const auto plans = plan::plan_stages(model, plan::derive(layout, model), step::Purpose::train, 0, true);
     for (std::size_t s = 0; s < kStages; ++s) {
       EXPECT_EQ(f.stages[s].costs.total_bytes, plans[s].bytes()) << schedule.name << ", stage " << s;
@@ -375,7 +381,7 @@ TEST(Candidates, OfSchedulesArePricedAndChosen) {
   };
   const std::vector<plan::Suggestion> suggestions = planner(recipe).suggestions(3);
   ASSERT_FALSE(suggestions.empty());
-  EXPECT_EQ(suggestions.front().candidate.parallelism.schedule.name, "ZB-H1");
+  EXPECT_EQ(suggestions.front().candidate.parallelism.schedule.name, "zero_bubble");
   EXPECT_NEAR(suggestions.front().tokens_per_second, after.tokens_per_second, 1e-9 * after.tokens_per_second);
   Recipe automatic = recipe;
   automatic.memory.activation_checkpointing = Checkpointing::automatic;

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "plan/pipeline_form.h"
 #include "plan/report.h"
 #include "plan/run_plan.h"
 #include "support.h"
-#include "support/pipeline.h"
 #include "support/toy_slices.h"
 
 namespace hawser {
@@ -134,7 +134,8 @@ TEST(HostMemory, OfTensorRanksAndStagesIsTheSumOfTheirPlans) {
                         .complete =
                             [](plan::LayoutChoices& layout, const models::Model& of) {
                               put_state_on_host(layout, of);
-                              layout.schedule.passes = testing::one_forward_one_backward_of(3);
+                              layout.schedule.passes =
+                                  plan::schedule_of(PipelineSchedule::one_forward_one_backward, 3).passes;
                             }};
   const plan::Forecast f =
       plan::Forecaster(recipe_of(4), model, 12, target_of(5, 0), {}, 1, std::move(choices)).forecast();

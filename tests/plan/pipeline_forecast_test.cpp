@@ -6,9 +6,9 @@
 #include <sstream>
 
 #include "config/config.h"
+#include "plan/pipeline_form.h"
 #include "plan/report.h"
 #include "support.h"
-#include "support/pipeline.h"
 
 namespace hawser {
 namespace pipeline_forecast_test {
@@ -29,23 +29,17 @@ models::Model model_of(int blocks, bool tied = false) {
 }
 
 // With `data_ranks` shards in each stage.
-Recipe recipe_of(int stages, int micro_batches, int data_ranks = 1) {
+Recipe recipe_of(const PipelinePartition& partition, int micro_batches, int data_ranks = 1) {
   Recipe recipe;
   recipe.name = "stages";
   recipe.data.sequence_length = kLength;
   recipe.data.pack = Packing::chunks;
-  recipe.parallel.pipeline_parallel_degree = stages;
+  recipe.parallel.pipeline_parallel_degree = partition.stages;
+  recipe.parallel.pipeline_partition = plan::blocks_of(partition);
   recipe.train.global_batch_size = std::int64_t{1} * micro_batches * data_ranks;
   recipe.train.micro_batch_size = 1;
   recipe.memory.activation_checkpointing = Checkpointing::none;
   return recipe;
-}
-
-plan::CompleteChoices one_forward_one_backward(const PipelinePartition& partition) {
-  return [=](plan::LayoutChoices& layout, const models::Model&) {
-    layout.partition = partition;
-    layout.schedule.passes = testing::one_forward_one_backward_of(partition.stages);
-  };
 }
 
 // Only GEMMs and attention take time, and messages none.
@@ -57,14 +51,13 @@ plan::Target free_messages() {
 }
 
 plan::Forecaster forecaster(const Recipe& recipe, const models::Model& model, const plan::Target& target,
-                            const PipelinePartition& partition, int data_ranks = 1) {
+                            int data_ranks = 1) {
   return {recipe,
           model,
-          partition.stages * data_ranks,
+          recipe.parallel.pipeline_parallel_degree * data_ranks,
           target,
           {.cores = 4, .memory = std::int64_t{1} << 50},
-          1,
-          one_forward_one_backward(partition)};
+          1};
 }
 
 // Even and uneven cuts, the last stage with only the head, a first one with only the embedding.
@@ -77,8 +70,8 @@ std::vector<PipelinePartition> partitions_of_four_blocks() {
 void expect_memory_of_stages(const models::Model& model, const PipelinePartition& partition,
                              const std::string& target) {
   SCOPED_TRACE(cat(target, " ", partition.stages, " stages, the first has ", partition.ends[0], " blocks"));
-  const Recipe recipe = recipe_of(partition.stages, 3, 2);
-  const plan::Forecast f = forecaster(recipe, model, plan::load_target(target), partition, 2).forecast();
+  const Recipe recipe = recipe_of(partition, 3, 2);
+  const plan::Forecast f = forecaster(recipe, model, plan::load_target(target), 2).forecast();
   ASSERT_EQ(std::ssize(f.stages), partition.stages);
   EXPECT_TRUE(f.placed);
   EXPECT_EQ(f.layout.micro_batches, 3);
@@ -101,7 +94,7 @@ void expect_memory_of_stages(const models::Model& model, const PipelinePartition
   EXPECT_EQ(f.needed(), largest);
   EXPECT_EQ(f.needed(f.largest()), largest);
   // All stages together compute the model.
-  const Recipe one = recipe_of(1, 3, 2);
+  const Recipe one = recipe_of({}, 3, 2);
   const plan::Forecast full =
       plan::Forecaster(one, model, 2, plan::load_target(target), plan::this_machine(), 1).forecast();
   EXPECT_NEAR(flops, full.largest().costs.model_flops, 1e-9 * flops);
@@ -122,8 +115,8 @@ TEST(PipelineForecast, AStepTakesTheTimeOfThePipeline) {
     PipelinePartition partition{.stages = stages};
     for (int stage = 0; stage < stages; ++stage) partition.ends.push_back(stage + 1);
     for (const int micro_batches : {1, stages, 3 * stages + 1}) {
-      const plan::Forecast f =
-          forecaster(recipe_of(stages, micro_batches), model, free_messages(), partition).forecast();
+      const Recipe recipe = recipe_of(partition, micro_batches);
+      const plan::Forecast f = forecaster(recipe, model, free_messages()).forecast();
       const auto busy = [&](int stage) {
         const auto& of_stage = f.stages[static_cast<std::size_t>(stage)].time.busy;
         return of_stage.at("GEMM") + of_stage.at("attention");
@@ -151,7 +144,8 @@ TEST(PipelineForecast, UnevenStagesWaitForTheSlowest) {
     return busy.contains("attention") ? busy.at("attention") : 0.0;
   };
   const auto forecast = [&](const PipelinePartition& partition) {
-    return forecaster(recipe_of(partition.stages, kMicroBatches), model, target, partition).forecast();
+    const Recipe recipe = recipe_of(partition, kMicroBatches);
+    return forecaster(recipe, model, target).forecast();
   };
   // The first stage never waits; the second has a third of its work.
   const plan::Forecast uneven = forecast({.stages = 2, .ends = {3, 4}});
@@ -174,7 +168,8 @@ TEST(PipelineForecast, MessagesTakeTheTimeOfTheirLink) {
   plan::Target target = free_messages();
   const auto seconds = [&](double rate) {
     target.links = {{.ranks = 2, .rate = 1e300}, {.ranks = 0, .rate = rate}};
-    const plan::Forecast f = forecaster(recipe_of(2, 1, 2), model, target, partition, 2).forecast();
+    const Recipe recipe = recipe_of(partition, 1, 2);
+    const plan::Forecast f = forecaster(recipe, model, target, 2).forecast();
     EXPECT_EQ(f.stages[0].costs.traffic.at("pipeline"), bytes);  // the activation
     EXPECT_EQ(f.stages[1].costs.traffic.at("pipeline"), bytes);  // its gradient
     return f.seconds;
@@ -188,20 +183,21 @@ TEST(PipelineForecast, FurtherMicroBatchesAreExtrapolated) {
   for (const PipelinePartition& partition :
        {PipelinePartition{.stages = 2, .ends = {3, 4}}, {.stages = 4, .ends = {1, 3, 4, 4}}}) {
     const int micro_batches = 2 * partition.stages + 3;
-    Recipe recipe = recipe_of(partition.stages, micro_batches);
-    const plan::Forecast all = forecaster(recipe, model, free_messages(), partition).forecast();
+    Recipe recipe = recipe_of(partition, micro_batches);
+    const plan::Forecast all = forecaster(recipe, model, free_messages()).forecast();
     ASSERT_TRUE(all.fits());
     // As many as are in flight at once, and as many again.
-    const Recipe planned = recipe_of(partition.stages, 2 * partition.stages);
-    const plan::Forecast first = forecaster(planned, model, free_messages(), partition).forecast();
+    const Recipe planned = recipe_of(partition, 2 * partition.stages);
+    const plan::Forecast first = forecaster(planned, model, free_messages()).forecast();
     recipe.memory.capacity = Bytes(first.needed() / 2);
-    const plan::Forecast some = forecaster(recipe, model, free_messages(), partition).forecast();
+    const plan::Forecast some = forecaster(recipe, model, free_messages()).forecast();
     ASSERT_FALSE(some.fits());
     EXPECT_EQ(some.layout.micro_batches, micro_batches);
     EXPECT_NEAR(some.seconds, all.seconds, 1e-9 * all.seconds);
+    EXPECT_NEAR(some.bubble(), all.bubble(), 1e-9);
     for (std::size_t s = 0; s < all.stages.size(); ++s) {
       EXPECT_NEAR(some.stages[s].costs.flops, all.stages[s].costs.flops, 1e-9 * all.stages[s].costs.flops);
-      EXPECT_EQ(some.needed(some.stages[s]), first.needed(first.stages[s]));
+      EXPECT_EQ(some.needed(some.stages[s]), all.needed(all.stages[s]));
     }
   }
 }
@@ -209,10 +205,9 @@ TEST(PipelineForecast, FurtherMicroBatchesAreExtrapolated) {
 // Each stage alone is without defect.
 TEST(PipelineForecast, StagesThatDoNotMatchAreRejected) {
   const models::Model model = model_of(2);
-  const Recipe recipe = recipe_of(2, 2);
+  const Recipe recipe = recipe_of({.stages = 2, .ends = {1, 2}}, 2);
   using enum step::Pass::Kind;
   const plan::CompleteChoices swapped = [](plan::LayoutChoices& layout, const models::Model&) {
-    layout.partition = {.stages = 2, .ends = {1, 2}};
     layout.schedule.passes = [](int stage, int) -> std::vector<step::Pass> {
       const int first = stage, second = 1 - stage;
       return {{forward, first, stage}, {forward, second, stage}, {backward, first, stage}, {backward, second, stage}};
@@ -230,16 +225,17 @@ TEST(PipelineForecast, StagesThatDoNotMatchAreRejected) {
 TEST(PipelineForecast, ReportsEachStageAndNamesTheLargest) {
   const models::Model model = model_of(4);
   const PipelinePartition partition{.stages = 2, .ends = {1, 4}};
-  Recipe recipe = recipe_of(2, 3, 2);
+  Recipe recipe = recipe_of(partition, 3, 2);
   const plan::Target target = free_messages();
   const auto text_of = [&](const plan::Forecast& f) {
     return plan::plan_text(recipe, model, target, f, {.steps = {}, .disk = {}, .free_disk = {}, .alternatives = {}});
   };
-  const plan::Forecast f = forecaster(recipe, model, target, partition, 2).forecast();
+  const plan::Forecast f = forecaster(recipe, model, target, 2).forecast();
   ASSERT_EQ(f.largest_stage(), 1);
   const std::string text = text_of(f);
   for (const char* part :
-       {"2 pipeline stages, 3 micro-batches", "peak memory of each rank of stage 1 (at ",
+       {"2 pipeline stages, 3 micro-batches", "\npipeline: 1f1b, blocks [1,3]; bubble ",
+        "peak memory of each rank of stage 1 (at ",
         "\nby pipeline stage and rank: memory, time of computing in a step\n  0: ranks 0-1  ", "\n  1: ranks 2-3  ",
         "; embedding, 1 block\n", "; 3 blocks, head\n", "\nper step and rank of pipeline stage 1\n"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
@@ -258,7 +254,7 @@ TEST(PipelineForecast, ReportsEachStageAndNamesTheLargest) {
   EXPECT_EQ(json.at("memory")[1].at("ranks"), "2-3");
 
   recipe.memory.capacity = Bytes(f.needed() - 1);
-  const plan::Forecast tight = forecaster(recipe, model, target, partition, 2).forecast();
+  const plan::Forecast tight = forecaster(recipe, model, target, 2).forecast();
   const plan::PlanFacts none{.steps = {}, .disk = {}, .free_disk = {}, .alternatives = {}};
   EXPECT_NE(plan::headline(tight, none).find(" per rank of pipeline stage 1, has "), std::string::npos);
   EXPECT_NE(plan::rejection(recipe, tight, {}).find(" of pipeline stage 1"), std::string::npos);
@@ -267,25 +263,25 @@ TEST(PipelineForecast, ReportsEachStageAndNamesTheLargest) {
 TEST(PipelineForecast, ChosenPoliciesFitEveryStage) {
   const models::Model model = model_of(4);
   const PipelinePartition partition{.stages = 2, .ends = {1, 4}};
-  Recipe recipe = recipe_of(2, 5);
-  const std::int64_t none = forecaster(recipe, model, free_messages(), partition).forecast().needed();
+  Recipe recipe = recipe_of(partition, 5);
+  const std::int64_t none = forecaster(recipe, model, free_messages()).forecast().needed();
   recipe.memory.activation_checkpointing = Checkpointing::full;
-  const std::int64_t full = forecaster(recipe, model, free_messages(), partition).forecast().needed();
+  const std::int64_t full = forecaster(recipe, model, free_messages()).forecast().needed();
   ASSERT_LT(full, none);
   recipe.memory.activation_checkpointing = Checkpointing::automatic;
   recipe.memory.capacity = Bytes((none + full) / 2);
-  const plan::Forecast f = forecaster(recipe, model, free_messages(), partition).forecast();
+  const plan::Forecast f = forecaster(recipe, model, free_messages()).forecast();
   EXPECT_TRUE(f.chosen);
   EXPECT_TRUE(f.fits());
   for (const plan::StageForecast& stage : f.stages) EXPECT_LE(f.needed(stage), f.capacity);
   // A recipe that does not fit gets suggestions that do.
   recipe.memory.activation_checkpointing = Checkpointing::none;
-  const plan::Forecaster tight = forecaster(recipe, model, free_messages(), partition);
+  const plan::Forecaster tight = forecaster(recipe, model, free_messages());
   ASSERT_FALSE(tight.forecast().fits());
   const std::vector<plan::Suggestion> suggestions = tight.suggestions(plan::kSuggestions);
   ASSERT_FALSE(suggestions.empty());
   for (const plan::Suggestion& suggestion : suggestions) {
-    const plan::Forecast there = forecaster(suggestion.recipe, model, free_messages(), partition).forecast();
+    const plan::Forecast there = forecaster(suggestion.recipe, model, free_messages()).forecast();
     EXPECT_TRUE(there.fits()) << suggestion.flags();
     EXPECT_EQ(there.needed(), suggestion.needed) << suggestion.flags();
   }

@@ -5,10 +5,10 @@
 #include <map>
 
 #include "plan/cost_model.h"
+#include "plan/pipeline_form.h"
 #include "program/conversation.h"
 #include "program/order.h"
 #include "support.h"
-#include "support/pipeline.h"
 
 namespace hawser {
 namespace pipeline_test {
@@ -37,8 +37,10 @@ plan::LayoutChoices staged(const models::Model& model, const PipelinePartition& 
   if (schedule == Schedule::grouped) {
     layout.schedule.group = micro_batches;
   } else {
-    layout.schedule.passes = schedule == Schedule::zero_bubble ? testing::zero_bubble_of(partition.stages)
-                                                               : testing::one_forward_one_backward_of(partition.stages);
+    layout.schedule.passes =
+        schedule == Schedule::zero_bubble
+            ? plan::schedule_of(PipelineSchedule::zero_bubble, partition.stages).passes
+            : plan::schedule_of(PipelineSchedule::one_forward_one_backward, partition.stages).passes;
   }
   return layout;
 }
@@ -250,7 +252,7 @@ TEST(PipelinePlan, TheBubbleOfInterleavedStagesIsThatOfThePaper) {
     for (int block = 1; block <= blocks; ++block) partition.ends.push_back(block);
     for (const int micro_batches : {stages, 2 * stages, 3 * stages}) {
       plan::LayoutChoices layout = staged(model, partition, micro_batches, Schedule::one_forward_one_backward);
-      layout.schedule.passes = testing::interleaved_of(stages, model_chunks);
+      layout.schedule.passes = plan::schedule_of(PipelineSchedule::interleaved, stages, model_chunks).passes;
       ASSERT_EQ(rejection(model, layout), "")
           << stages << " stages, " << model_chunks << " model chunks, " << micro_batches;
       const double seconds =

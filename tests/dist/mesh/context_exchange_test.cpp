@@ -258,8 +258,7 @@ std::vector<AttentionMask> masks(const comm::MeshSizes& mesh) {
   const int ring = mesh.context / mesh.context_heads;
   const std::int64_t chunk = ceil_div(testing::kToyLength, std::int64_t{ring == 1 ? 1 : 2} * ring);
   std::vector<AttentionMask> out = {{.causal = false}, {.causal = false, .window = 7}};
-  for (const std::int64_t window :
-       {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, chunk, chunk + 1, testing::kToyLength + 1}) {
+  for (const std::int64_t window : std::set<std::int64_t>{0, 1, 7, chunk, chunk + 1, testing::kToyLength + 1}) {
     out.push_back({.window = window});
   }
   return out;

@@ -6,9 +6,9 @@
 #include "engine/model_changes.h"
 #include "engine/open_model.h"
 #include "exact_layers.h"
+#include "plan/pipeline_form.h"
 #include "snapshot_case.h"
 #include "support/exchanging_adamw.h"
-#include "support/pipeline.h"
 #include "toy_muon.h"
 #include "train/saver.h"
 

@@ -35,8 +35,8 @@
 #include "models/pipeline_partition.h"
 #include "optim/optimizer.h"
 #include "plan/layout.h"
+#include "plan/pipeline_form.h"
 #include "support/pieces_exchange.h"
-#include "support/pipeline.h"
 #include "support/toy_slices.h"
 #include "support/toy_steps.h"
 
@@ -238,12 +238,13 @@ inline plan::LayoutChoices layout_of(const MeshCase& c, const models::Model& mod
   layout.policies.assign(static_cast<std::size_t>(model.layers()), c.policy);
   layout.partition = c.partition;
   layout.schedule.group = c.in_flight;
-  const int stages = c.partition.stages;
-  if (c.schedule == Schedule::one_forward_one_backward) layout.schedule.passes = one_forward_one_backward_of(stages);
-  if (c.schedule == Schedule::zero_bubble) layout.schedule.passes = zero_bubble_of(stages);
-  if (c.schedule == Schedule::interleaved) {
-    layout.schedule.passes = interleaved_of(stages, c.partition.model_chunks() / stages);
-  }
+  const auto passes_by = [&](PipelineSchedule schedule) {
+    const int stages = c.partition.stages;
+    layout.schedule.passes = plan::schedule_of(schedule, stages, c.partition.model_chunks() / stages).passes;
+  };
+  if (c.schedule == Schedule::one_forward_one_backward) passes_by(PipelineSchedule::one_forward_one_backward);
+  if (c.schedule == Schedule::zero_bubble) passes_by(PipelineSchedule::zero_bubble);
+  if (c.schedule == Schedule::interleaved) passes_by(PipelineSchedule::interleaved);
   layout.accumulation = c.accumulation;
   layout.shard_policy = c.shard_policy;
   layout.compute = c.compute;

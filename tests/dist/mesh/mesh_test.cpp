@@ -1,6 +1,7 @@
 // Every mesh has the loss and gradients of one rank: sharding, replication, context parallelism, recompute,
 // accumulation, interleaved micro-batches with delayed weight gradients, random delays.
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "outcome.h"
@@ -119,7 +120,7 @@ std::vector<MeshCase> alternating_windows() {
     const std::int64_t chunk = ceil_div(testing::kToyLength, std::int64_t{2} * c.mesh.context);
     if (c.mesh.context == 1 && the_world->size() > 1) continue;
     for (const std::int64_t window :
-         {std::int64_t{1}, std::int64_t{2}, std::int64_t{7}, chunk, chunk + 1, 3 * chunk, testing::kToyLength + 1}) {
+         std::set<std::int64_t>{1, 2, 7, chunk, chunk + 1, 3 * chunk, testing::kToyLength + 1}) {
       c.mask.window = window;
       c.head_groups = 2;
       for (const bool packed : {false, true}) {

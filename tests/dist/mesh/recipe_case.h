@@ -27,6 +27,7 @@ struct RecipeMesh {
   std::string name;
   std::vector<std::string> keys;  // "parallel.tensor_parallel_degree=2"
   int data_ranks = 1;
+  int blocks = 0;  // of the model; 0: as many as its config has
 };
 
 enum class Feature { packed, lora, fp8, replay, local, clipping, full, router_losses };
@@ -82,9 +83,14 @@ inline std::string data_file(const std::string& name, std::int64_t documents) {
   return path;
 }
 
+// The model's name, with its number of blocks if it is not that of its config.
+inline std::string name_of(RecipeModel model, int blocks) {
+  return cat(name_of(model), blocks > 0 ? cat("_", blocks, "_blocks") : "");
+}
+
 // The model's config.json.
-inline std::string config_of(RecipeModel model) {
-  const std::string folder = shared_folder() + name_of(model), path = folder + "/config.json";
+inline std::string config_of(RecipeModel model, int blocks) {
+  const std::string folder = shared_folder() + name_of(model, blocks), path = folder + "/config.json";
   on_one_rank([&] {
     if (std::filesystem::exists(path)) return true;
     std::filesystem::create_directories(folder);
@@ -95,17 +101,26 @@ inline std::string config_of(RecipeModel model) {
     if (config.contains("num_key_value_heads")) config["num_key_value_heads"] = model == RecipeModel::experts ? 4 : 2;
     if (config.contains("head_dim") || model == RecipeModel::windows) config["head_dim"] = 10;
     if (model == RecipeModel::fused_qkv) config["hidden_size"] = 32;
+    if (blocks > 0) config["num_hidden_layers"] = blocks;
+    if (blocks > 0 && config.contains("layer_types")) {
+      nlohmann::json& types = config["layer_types"];
+      const auto given = types;
+      types.clear();
+      for (int block = 0; block < blocks; ++block)
+        types.push_back(given.at(static_cast<std::size_t>(block) % given.size()));
+    }
     config["intermediate_size"] = 20;
-    config["initializer_range"] = 0.3;
+    // What rounds differently grows from block to block.
+    config["initializer_range"] = blocks > 0 ? 0.2 : 0.3;
     std::ofstream(path) << config.dump();
     return true;
   });
   return path;
 }
 
-inline Recipe base_recipe(RecipeModel model) {
+inline Recipe base_recipe(RecipeModel model, int blocks) {
   Recipe recipe;
-  const std::string config = config_of(model);
+  const std::string config = config_of(model, blocks);
   recipe.model.config = config;
   recipe.data.train = {data_file("train.jsonl", 400)};
   recipe.data.validation = {{.name = "", .paths = {data_file("valid.jsonl", 30)}}};
@@ -159,11 +174,11 @@ inline train::FitResult fit(const Recipe& recipe, comm::World* world, bool resum
 }
 
 // The folder of a model with weights, for adapters.
-inline std::string weights_of(RecipeModel model) {
-  Recipe recipe = base_recipe(model);
-  recipe.output = shared_folder() + name_of(model) + "_run";
+inline std::string weights_of(RecipeModel model, int blocks) {
+  Recipe recipe = base_recipe(model, blocks);
+  recipe.output = shared_folder() + name_of(model, blocks) + "_run";
   recipe.train.steps = 1;
-  const std::string folder = shared_folder() + name_of(model) + "_weights";
+  const std::string folder = shared_folder() + name_of(model, blocks) + "_weights";
   on_one_rank([&] {
     if (std::filesystem::exists(folder)) return true;
     fit(recipe, nullptr);
@@ -175,7 +190,7 @@ inline std::string weights_of(RecipeModel model) {
 }
 
 inline Recipe recipe_of(const RecipeCase& c, const std::string& output) {
-  Recipe recipe = base_recipe(c.model);
+  Recipe recipe = base_recipe(c.model, c.mesh.blocks);
   std::vector<std::string> keys;
   for (const Feature feature : c.features) {
     for (std::string& key : keys_of(feature)) keys.push_back(std::move(key));
@@ -183,7 +198,7 @@ inline Recipe recipe_of(const RecipeCase& c, const std::string& output) {
   recipe = override_recipe(recipe, keys);
   if (c.has(Feature::lora)) {
     recipe.model.config.clear();
-    recipe.model.path = weights_of(c.model);
+    recipe.model.path = weights_of(c.model, c.mesh.blocks);
   }
   recipe.output = shared_folder() + output;
   recipe.train.micro_batch_size = 2;

@@ -1,5 +1,6 @@
-// Recipes with tensor, context (each form of its exchange) and data parallelism train like one rank: losses, the gradient of every tensor, norms,
-// trained weights and the validation loss. Each mesh meets each model, and each feature meets each mesh and each model.
+// Recipes with tensor, context (each form of its exchange), pipeline (each schedule) and data parallelism train like
+// one rank: losses, the gradient of every tensor, norms, trained weights and the validation loss. Each mesh meets each
+// model, and each feature meets each mesh and each model.
 #include "recipe_case.h"
 
 namespace hawser {
@@ -30,7 +31,10 @@ RunOutcome on_mesh(const RecipeCase& c) {
 // The reference of the cases that differ in their mesh only, but have micro-batches of the same sequences.
 const RunOutcome& of_one_rank(RecipeCase c) {
   static std::map<std::string, RunOutcome> references;
-  c.mesh = {.name = cat(c.mesh.data_ranks, "_sequences"), .keys = {}, .data_ranks = c.mesh.data_ranks};
+  c.mesh = {.name = cat(c.mesh.data_ranks, "_sequences", c.mesh.blocks > 0 ? cat("_", c.mesh.blocks, "_blocks") : ""),
+            .keys = {},
+            .data_ranks = c.mesh.data_ranks,
+            .blocks = c.mesh.blocks};
   const std::string name = "one_" + c.name();
   auto [found, is_new] = references.try_emplace(name);
   if (is_new) {
@@ -140,7 +144,14 @@ const std::string kTensor2 = "parallel.tensor_parallel_degree=2", kTensor4 = "pa
                   kHybrid = "parallel.context_comm=hybrid", kGroups2 = "parallel.context_all_to_all_degree=2",
                   kAuto = "parallel.context_comm=auto", kState = "parallel.sharding=optimizer",
                   kReplicate = "parallel.hybrid_shard_degree=1", kShard2 = "parallel.hybrid_shard_degree=2",
-                  kAllRows = "parallel.sequence_parallel=false";
+                  kAllRows = "parallel.sequence_parallel=false", kStages2 = "parallel.pipeline_parallel_degree=2",
+                  kStages4 = "parallel.pipeline_parallel_degree=4", kGpipe = "parallel.pipeline_schedule=gpipe",
+                  kInterleaved = "parallel.pipeline_schedule=interleaved",
+                  kZeroBubble = "parallel.pipeline_schedule=zero_bubble";
+
+std::string cuts(const std::string& blocks) {
+  return cat("parallel.pipeline_partition=[", blocks, "]");
+}
 
 std::vector<RecipeMesh> meshes() {
   switch (the_world->size()) {
@@ -148,7 +159,11 @@ std::vector<RecipeMesh> meshes() {
       return {{"tensor2", {kTensor2}, 1},
               {"tensor2_all_rows", {kTensor2, kAllRows}, 1},
               {"ring2", {kContext2, kRing}, 1},
-              {"all_to_all2", {kContext2, kAllToAll}, 1}};
+              {"all_to_all2", {kContext2, kAllToAll}, 1},
+              {"stages2", {kStages2}, 1, 3},
+              {"stages2_gpipe", {kStages2, kGpipe, cuts("1, 2")}, 1, 3},
+              {"stages2_interleaved", {kStages2, kInterleaved, cuts("1, 1, 0, 1")}, 1, 3},
+              {"stages2_zero_bubble", {kStages2, kZeroBubble, cuts("2, 1")}, 1, 3}};
     case 4:
       return {{"tensor2_context2", {kTensor2, kContext2}, 1},
               {"tensor2_shard2", {kTensor2}, 2},
@@ -160,12 +175,26 @@ std::vector<RecipeMesh> meshes() {
               {"all_to_all4", {kContext4, kAllToAll}, 1},
               {"ring2_replicate2", {kContext2, kRing, kReplicate}, 2},
               {"auto2_shard2", {kContext2, kAuto}, 2},
-              {"all_to_all2_shard2_state", {kContext2, kAllToAll, kState}, 2}};
+              {"all_to_all2_shard2_state", {kContext2, kAllToAll, kState}, 2},
+              {"stages4", {kStages4, cuts("1, 1, 1, 0")}, 1, 3},
+              {"stages4_zero_bubble", {kStages4, kZeroBubble, cuts("1, 0, 1, 1")}, 1, 3},
+              {"stages2_tensor2", {kStages2, kTensor2}, 1, 3},
+              {"stages2_tensor2_zero_bubble", {kStages2, kTensor2, kZeroBubble}, 1, 3},
+              {"stages2_ring2_interleaved", {kStages2, kContext2, kRing, kInterleaved, cuts("3*1, 0")}, 1, 3},
+              {"stages2_all_to_all2_gpipe", {kStages2, kContext2, kAllToAll, kGpipe}, 1, 3},
+              {"stages2_interleaved_shard2_state", {kStages2, kInterleaved, kState, cuts("0, 3*1")}, 2, 3},
+              {"stages2_replicate2", {kStages2, kReplicate}, 2, 3}};
     case 8:
       return {{"tensor2_context2_shard2", {kTensor2, kContext2}, 2},
               {"tensor2_shard2_replicate2", {kTensor2, kShard2}, 4},
               {"tensor2_hybrid4", {kTensor2, kContext4, kHybrid, kGroups2}, 1},
-              {"hybrid4_shard2", {kContext4, kHybrid}, 2}};
+              {"hybrid4_shard2", {kContext4, kHybrid}, 2},
+              {"stages4_interleaved_tensor2", {kStages4, kInterleaved, kTensor2, cuts("0, 2*1, 3*0, 1, 0")}, 1, 3},
+              {"stages2_tensor2_context2", {kStages2, kTensor2, kContext2}, 1, 3},
+              {"stages2_zero_bubble_tensor2_shard2", {kStages2, kZeroBubble, kTensor2}, 2, 3},
+              {"stages4_replicate2", {kStages4, kReplicate, cuts("3*1, 0")}, 2, 3}};
+    case 16:
+      return {{"tensor2_stages2_context2_shard2", {kTensor2, kStages2, kContext2}, 2, 3}};
     default:
       return {};
   }
@@ -258,7 +287,9 @@ std::vector<ResumeCase> resumed() {
   std::vector<ResumeCase> out;
   std::vector<RecipeMesh> all = meshes();
   if (all.empty()) return out;
+  const int blocks = all.back().blocks;  // enough for the stages of each
   all.push_back({"no_tensor", {}, the_world->size()});
+  for (RecipeMesh& mesh : all) mesh.blocks = blocks;
   for (std::size_t m = 0; m < all.size(); ++m) {
     out.push_back(
         {all[m], all[(m + 1) % all.size()], m % 2 == 0 ? std::vector<Feature>() : std::vector{Feature::lora}});
