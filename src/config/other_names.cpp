@@ -64,7 +64,19 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
     {"parallel.sequence_parallel (true by default)",
      "sequence_parallel_enabled enable_sequence_parallel use_sequence_parallel sp_enabled"},
     {"parallel.tensor_parallel_modules", "tp_plan parallelize_plan tensor_parallel_plan optimize_for_tp"},
-    {"parallel.pipeline_parallel_degree", "pipeline_model_parallel_size pp_size"},
+    {"parallel.pipeline_parallel_degree",
+     "pipeline_model_parallel_size pipeline_parallel_size pipeline_parallel_dim pp_size pp pp_degree "
+     "pipeline_parallel"},
+    {"parallel.pipeline_schedule", "pipeline_parallel_schedule pp_schedule pipeline pipeline_type"},
+    {"parallel.pipeline_virtual_stages (of pipeline_schedule: interleaved)",
+     "virtual_pipeline_model_parallel_size num_virtual_stages_per_pipeline_rank num_layers_per_virtual_pipeline_stage "
+     "num_model_chunks"},
+    {"parallel.pipeline_partition",
+     "pipeline_model_parallel_layout pipeline_parallel_layers_per_stage pipeline_parallel_split_points "
+     "decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers account_for_embedding_in_pipeline_split "
+     "account_for_loss_in_pipeline_split module_fqns_per_model_part auto_partition default_partition "
+     "partition_method"},
+    {"parallel.pipeline_optimize", "optimize"},
     {"parallel.expert_parallel_degree", "expert_model_parallel_size ep_size"},
 
     {"memory.activation_checkpointing",

@@ -51,6 +51,8 @@ constexpr auto kFactoryRules = std::to_array<Rule>({
     joins("run.collective_timeout_s", "ddp_timeout"),
     joins("parallel.tensor_parallel_degree", "tensor_model_parallel_size"),
     sets("parallel.sequence_parallel", "sequence_parallel"),
+    joins("parallel.pipeline_parallel_degree", "pipeline_model_parallel_size"),
+    joins("parallel.pipeline_virtual_stages", "virtual_pipeline_model_parallel_size"),
     joins("parallel.context_parallel_degree", "dist_config.cp_size sequence_parallel_size"),
     joins("parallel.context_comm", "sequence_parallel_mode"),
 
@@ -135,8 +137,6 @@ constexpr auto kFactoryRules = std::to_array<Rule>({
         "a run starts from a base model: merge the adapter with hawser export --model BASE --adapter A --merge DIR",
         "adapter_name_or_path adapter_folder peft_config.adapter_name_or_path"),
     unsupported("fp16: precision.compute: auto is bf16 on GPUs, and float32 on CPUs", "fp16"),
-    unsupported("pipeline parallelism: its ranks share the data and the model state instead",
-                "pipeline_model_parallel_size virtual_pipeline_model_parallel_size"),
     unsupported("expert parallelism: experts are sharded as other weights are",
                 "expert_model_parallel_size moe_token_dispatcher_type"),
     unsupported("selective recomputation by op; memory.activation_checkpointing: auto chooses for each block",

@@ -107,6 +107,17 @@ void convert_context_form(Conversion& c) {
   if (mode == "zigzag-ring") c.set("parallel.context_comm", "ring", "sequence_parallel_mode");
 }
 
+// Megatron's schedule of a file with virtual stages is interleaved.
+void convert_stages(Conversion& c, std::int64_t stages) {
+  constexpr const char* kStages = "pipeline_model_parallel_size";
+  constexpr const char* kVirtual = "virtual_pipeline_model_parallel_size";
+  c.set("parallel.pipeline_parallel_degree", static_cast<double>(stages), kStages);
+  const auto chunks = c.number(kVirtual);
+  if (!chunks || *chunks < 2) return;
+  c.set("parallel.pipeline_schedule", "interleaved", kVirtual);
+  c.set("parallel.pipeline_virtual_stages", *chunks, kVirtual);
+}
+
 }  // namespace
 
 void convert_batch(Conversion& c) {
@@ -139,6 +150,7 @@ void convert_batch(Conversion& c) {
   const std::int64_t needed = context * tensor * stages * shards * replicas;
   const std::int64_t ranks = c.options().ranks.value_or(static_cast<int>(std::max<std::int64_t>(1, needed)));
   if (tensor > 1) c.set("parallel.tensor_parallel_degree", static_cast<double>(tensor), tensor_key);
+  if (stages > 1) convert_stages(c, stages);
   if (context > 1) {
     c.set("parallel.context_parallel_degree", static_cast<double>(context), context_key);
     convert_context_form(c);
@@ -155,14 +167,12 @@ void convert_batch(Conversion& c) {
     }
     c.set("run.ranks", static_cast<double>(needed), keys.micro_batch, joined(degrees, " x "));
   }
-  // Pipeline parallelism does not exist here: its ranks take sequences, too.
-  const std::int64_t before = std::max<std::int64_t>(1, ranks / (context * tensor * stages));
-  const std::int64_t data_ranks = std::max<std::int64_t>(1, ranks / (context * tensor));
-  std::int64_t global = micro * accumulation * before, fitting = micro;
+  const std::int64_t data_ranks = std::max<std::int64_t>(1, ranks / (context * tensor * stages));
+  std::int64_t global = micro * accumulation * data_ranks, fitting = micro;
   while (fitting > 1 && global % (fitting * data_ranks) != 0) --fitting;
   if (global % data_ranks != 0) global = data_ranks * fitting;
 
-  std::string why = cat(per_rank, " x ", plural(before, before == ranks ? "rank" : "data rank"));
+  const std::string why = cat(per_rank, " x ", plural(data_ranks, data_ranks == ranks ? "rank" : "data rank"));
   if (const auto total = c.number("global_batch_size")) {
     c.set("train.global_batch_size", *total, "global_batch_size");
   } else {
