@@ -97,7 +97,9 @@ class Lister {
   // Of the pass that has just been written: its last computation, or if it has none, and in forward-only programs,
   // where nothing else waits for what it sends, its last item.
   int end_of_pass() const {
-    const auto last = static_cast<int>(list_.size()) - 1;
+    auto last = static_cast<int>(list_.size()) - 1;
+    // Other stages may reach the end of a loss's sum much later.
+    while (list_[static_cast<std::size_t>(last)].instruction.stream == StreamId::auxiliary) --last;
     if (forward_only(options_.purpose)) return last;
     for (int i = last; i >= pass_begin_; --i) {
       if (list_[static_cast<std::size_t>(i)].instruction.stream == StreamId::compute) return i;
@@ -188,11 +190,11 @@ class Lister {
       work.offload.push_back(offloads(layer) ? copy(Op::offload, StreamId::copy_out, pass, layer, work.output) : -1);
       if (offloads(layer)) offloads_.push_back(work.offload.back());
     }
+    if (!last(pass)) work.sent = {send(pass, pass.model_chunk, Direction::forward, work.output)};
+    // After the send: the next stage begins its part of the sum when it has the activation, and what the host does for a
+    // sum may have to wait until the sum's kernel has ended.
     if (pass.model_chunk + partition_.stages >= partition_.model_chunks()) auxiliary_loss(mb);
-    if (!last(pass)) {
-      work.sent = {send(pass, pass.model_chunk, Direction::forward, work.output)};
-      return;
-    }
+    if (!last(pass)) return;
     const bool gradients = !forward_only(options_.purpose);
     const Op head = gradients ? Op::loss_gradient : options_.purpose == Purpose::loss ? Op::loss : Op::logits;
     work.loss = add({.op = head, .micro_batch = mb, .x = work.output}, head_.read,

@@ -201,11 +201,19 @@ bool NcclGroup::sums_numbers(const std::string& name) {
   return full && (name.starts_with("shard:") || name.starts_with("data:") || name.starts_with("world:"));
 }
 
-// Members connect, and allocate memory for it, at their first use: do it here, not inside a step.
+// Members connect, and allocate memory for it, at their first use: do it here, not inside a step. The host of a member
+// that sends first waits until the other one receives. Stages run different programs and use their groups in different
+// orders, so that in a step they could wait for each other in a circle.
 void NcclGroup::connect() {
   run_->watchdog.set_communicator(*line_, comm_);
   any_member(false);
   if (run_->options.made) run_->options.made(cat(name(), ": ring"));
+  if (spans_stages(name())) connect_pairs();
+}
+
+bool NcclGroup::spans_stages(const std::string& name) {
+  return std::ranges::any_of(std::array{"pipeline:", "tied:", "loss:", "model:", "expert_model:"},
+                             [&](const char* kind) { return name.starts_with(kind); });
 }
 
 // Each member's word, by index. Blocks the host.

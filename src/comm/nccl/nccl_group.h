@@ -64,6 +64,8 @@ class NcclGroup : public Group {
   ncclComm* communicator() const { return comm_; }  // for measurements
   // True if a group of this name only ever sums a few numbers (comm/mesh.h): it needs no bandwidth and may lend.
   static bool sums_numbers(const std::string& name);
+  // Its members are in different pipeline stages.
+  static bool spans_stages(const std::string& name);
 
  protected:
   Work all_gather_work(const TensorView& send, const TensorView& recv) override;
