@@ -40,7 +40,6 @@ constexpr std::int64_t kMaxEvaluated = 32;  // batches of an evaluation; assumed
 constexpr const char* kContext = "parallel.context_parallel_degree";
 constexpr const char* kTensor = "parallel.tensor_parallel_degree";
 constexpr const char* kPipeline = "parallel.pipeline_parallel_degree";
-constexpr int kMicroBatchesAStage = 4;
 constexpr double kShareOfFree = 0.9;  // of free memory: other processes may need some
 
 std::string tokens_text(double tokens) {

@@ -79,7 +79,7 @@ UsualRate usual_learning_rate(const Recipe& recipe, std::int64_t parameters) {
 }
 
 bool may_share_sequences(const Recipe& recipe, int world) {
-  return recipe.train.global_batch_size < world * recipe.train.micro_batch_size &&
+  return recipe.train.global_batch_size < recipe.parallel.data_ranks(world) * recipe.train.micro_batch_size &&
          !recipe.places.contains("parallel.context_parallel_degree") &&
          !recipe.places.contains("parallel.tensor_parallel_degree");
 }

@@ -64,9 +64,9 @@ void print_json(const profile::BenchResult& result, const profile::DocumentMix& 
     json["roofline"] = roofline_json(*result.roofline, *result.mix, result.step_seconds);
   if (!result.timelines.empty()) {
     json["trace"] = {{"step_seconds", result.traced_seconds}};
-    if (result.bubble) {
-      json["trace"]["bubble"] = result.bubble->measured;
-      json["trace"]["predicted_bubble"] = result.bubble->predicted;
+    if (result.idle) {
+      json["trace"]["idle"] = result.idle->measured;
+      json["trace"]["predicted_idle"] = result.idle->predicted;
     }
     for (const profile::RankTimeline& rank : result.timelines) {
       json["trace"]["ranks"].push_back(timeline_json(profile::summarize(rank)));
@@ -80,10 +80,10 @@ void print_timelines(const profile::BenchResult& result, const std::string& file
   summaries.reserve(result.timelines.size());
   for (const profile::RankTimeline& rank : result.timelines) summaries.push_back(profile::summarize(rank));
   std::printf("\ntraced step          %s; wrote %s\n", format_seconds(result.traced_seconds).c_str(), file.c_str());
-  if (result.bubble) {
+  if (result.idle) {
     std::printf(
-        "pipeline bubble      %.1f%% of the step without computation, the mean of the stages; predicted %.1f%%\n",
-        100 * result.bubble->measured, 100 * result.bubble->predicted);
+        "idle stages          %.1f%% of the step without computation, the mean of the stages; predicted %.1f%%\n",
+        100 * result.idle->measured, 100 * result.idle->predicted);
   }
   std::fputs(profile::summary_text(summaries).c_str(), stdout);
 }
@@ -207,6 +207,13 @@ int bench_step(const BenchStepOptions& options) {
     of_recipe.add(
         {.file = "--set", .what = "bench step has no data to repeat", .at = "train.epochs", .hint = "--steps N"});
   }
+  if (options.roofline && recipe.parallel.pipeline_parallel_degree > 1) {
+    of_recipe.add({.what = "no roofline of a step with pipeline stages",
+                   .expected = "one stage",
+                   .got = cat(recipe.parallel.pipeline_parallel_degree),
+                   .at = "--roofline",
+                   .hint = "--trace, which shows what stages wait for"});
+  }
   profile::DocumentMix documents;
   collect(of_recipe, [&] {
     if (!options.documents.empty()) documents = profile::parse_documents(options.documents);
@@ -215,8 +222,9 @@ int bench_step(const BenchStepOptions& options) {
     profile::document_lengths(documents, recipe.data.sequence_length, plan::packing_of(recipe.data).max_documents, 0);
   });
   const int world = world_size(options.common, default_ranks(recipe, DeviceChoice::cpu, 0));
-  if (!recipe.places.contains("train.global_batch_size"))  // one micro-batch
-    recipe.train.global_batch_size = recipe.parallel.data_ranks(world) * recipe.train.micro_batch_size;
+  if (!recipe.places.contains("train.global_batch_size"))
+    recipe.train.global_batch_size =
+        recipe.parallel.data_ranks(world) * recipe.train.micro_batch_size * recipe.parallel.micro_batches_to_try();
   engine::RankDevice device;
   if (accepted(recipe, {"run.device"})) collect(of_recipe, [&] { device = device_of(recipe, world); });
   engine::OpenModel model;

@@ -244,7 +244,7 @@ int plan_one(const Subject& subject, int world, const PlanOptions& options) {
     if (options.alternatives) {
       text += "\ninstead of what the recipe says\n" + plan::comparison_text("with", others, target);
     }
-    if (!options.timeline.empty()) text += cat("wrote ", options.timeline, ", a step of each pipeline stage\n");
+    if (!options.timeline.empty()) text += cat("wrote ", options.timeline, "\n");
     std::fputs(printable(text, Newlines::keep).c_str(), stdout);
   }
   if (options.model.empty()) warn_of_missing_data(recipe);
@@ -308,7 +308,8 @@ Recipe recipe_of_model(const PlanOptions& options, std::string& assumed, Problem
   if (!recipe.places.contains("train.global_batch_size")) {
     const std::vector<int>& counts = options.common.rank_counts;
     const int most = counts.empty() ? default_ranks(recipe, recipe.run.device) : *std::ranges::max_element(counts);
-    recipe.train.global_batch_size = recipe.parallel.data_ranks(most) * recipe.train.micro_batch_size;
+    recipe.train.global_batch_size =
+        recipe.parallel.data_ranks(most) * recipe.train.micro_batch_size * recipe.parallel.micro_batches_to_try();
     assume("train.global_batch_size", cat(recipe.train.global_batch_size));
   }
   if (!recipe.places.contains("memory.activation_checkpointing")) {

@@ -380,7 +380,7 @@ DividingDegrees dividing_degrees(const ParallelRecipe& parallel) {
        {"pipeline", "parallel.pipeline_parallel_degree", parallel.pipeline_parallel_degree}}};
   const Degree& largest = *std::ranges::max_element(all, {}, &Degree::value);
   std::string names;
-  int product = 1;
+  std::int64_t product = 1;
   for (const Degree& degree : all) {
     if (degree.value == 1) continue;
     names += cat(names.empty() ? "" : " x ", degree.name);
@@ -395,7 +395,6 @@ void check_mesh(const Recipe& recipe, int world, Problems& problems) {
   if (!ranks_accepted(recipe)) return;
   const ParallelRecipe& parallel = recipe.parallel;
   const int context = parallel.context_parallel_degree;
-  const int model = parallel.tensor_parallel_degree * parallel.pipeline_parallel_degree;
   const int inner = parallel.ranks_of_a_data_rank();
   const auto add = [&](const char* key, Problem problem) {
     problem.file = file_of(recipe, key);
@@ -404,8 +403,8 @@ void check_mesh(const Recipe& recipe, int world, Problems& problems) {
     problems.add(std::move(problem));
   };
   if (world < 1 || world % inner != 0) {
-    const int below = world / inner * inner;
-    std::string hint = cat("--ranks ", below > 0 ? cat(below, " or ", below + inner) : cat(inner));
+    const std::int64_t each = inner, below = world / each * each;
+    std::string hint = cat("--ranks ", below > 0 ? cat(below, " or ", below + each) : cat(each));
     const auto [key, degree, product] = dividing_degrees(parallel);
     int fitting = degree - 1;  // the largest divisor of the degree with which the ranks divide
     while (fitting > 1 && (degree % fitting != 0 || world % (inner / degree * fitting) != 0)) --fitting;
@@ -416,6 +415,7 @@ void check_mesh(const Recipe& recipe, int world, Problems& problems) {
               .hint = hint});
     return;  // no hybrid degree is valid
   }
+  const int model = parallel.tensor_parallel_degree * parallel.pipeline_parallel_degree;
   const int ranks = world / model;
   const int hybrid = parallel.hybrid_shard_degree;
   const bool hybrid_accepted = accepted(recipe, {"parallel.hybrid_shard_degree"});
@@ -490,7 +490,8 @@ int default_ranks(const Recipe& recipe, DeviceChoice device, int gpus) {
   const ParallelRecipe& parallel = recipe.parallel;
   const int data =
       std::max({1, parallel.hybrid_shard_degree, parallel.context_parallel_degree, parallel.expert_parallel_degree});
-  return data * parallel.tensor_parallel_degree * parallel.pipeline_parallel_degree;
+  const double all = double{1} * data * parallel.tensor_parallel_degree * parallel.pipeline_parallel_degree;
+  return all < std::numeric_limits<int>::max() ? static_cast<int>(all) : std::numeric_limits<int>::max();
 }
 
 }  // namespace hawser

@@ -69,8 +69,9 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
      "pipeline_parallel"},
     {"parallel.pipeline_schedule", "pipeline_parallel_schedule pp_schedule pipeline pipeline_type"},
     {"parallel.pipeline_virtual_stages (of pipeline_schedule: interleaved)",
-     "virtual_pipeline_model_parallel_size num_virtual_stages_per_pipeline_rank num_layers_per_virtual_pipeline_stage "
-     "num_model_chunks"},
+     "virtual_pipeline_model_parallel_size num_virtual_stages_per_pipeline_rank num_model_chunks"},
+    {"parallel.pipeline_virtual_stages (blocks / stages / the layers of a virtual stage)",
+     "num_layers_per_virtual_pipeline_stage"},
     {"parallel.pipeline_partition",
      "pipeline_model_parallel_layout pipeline_parallel_layers_per_stage pipeline_parallel_split_points "
      "decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers account_for_embedding_in_pipeline_split "

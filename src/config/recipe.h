@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -64,6 +65,9 @@ struct DataRecipe {
 // Entries of parallel.tensor_parallel_modules: what tensor-parallel ranks may divide.
 inline constexpr std::array<std::string_view, 3> kTensorModules = {"attention", "mlp", "vocabulary"};
 
+// Micro-batches of a step for each pipeline stage, where nothing else is said: stages wait for less than a fifth of it.
+inline constexpr int kMicroBatchesAStage = 4;
+
 struct ParallelRecipe {
   // Of the ranks that tensor and pipeline parallelism leave. 0: all; 1: none; N: shard over N of them (context
   // included), replicate across.
@@ -85,12 +89,18 @@ struct ParallelRecipe {
   int prefetch = 1;  // units gathered ahead of use
   GradientAccumulation gradient_accumulation = GradientAccumulation::sharded;
 
-  // Ranks that have the same sequences: tensor x context x pipeline.
+  // Ranks that have the same sequences: tensor x context x pipeline. Of degrees whose product is too large for an int,
+  // its largest number.
   int ranks_of_a_data_rank() const {
-    return tensor_parallel_degree * context_parallel_degree * pipeline_parallel_degree;
+    const double product = double{1} * tensor_parallel_degree * context_parallel_degree * pipeline_parallel_degree;
+    return product < std::numeric_limits<int>::max() ? static_cast<int>(product) : std::numeric_limits<int>::max();
   }
   // At least 1, also where `world` ranks are too few for the degrees.
   int data_ranks(int world) const { return std::max(1, world / ranks_of_a_data_rank()); }
+  // Without the caller's choice: one for each data rank, and enough for pipeline stages to work at the same time.
+  std::int64_t micro_batches_to_try() const {
+    return pipeline_parallel_degree > 1 ? std::int64_t{kMicroBatchesAStage} * pipeline_parallel_degree : 1;
+  }
 };
 
 struct MemoryRecipe {

@@ -118,9 +118,10 @@ std::vector<Key> make_schema() {
              "fraction of data.train held out if data.validation is not set"),
       flag("data.deduplicate", HAWSER_FIELD(data.deduplicate), "drop documents with duplicate content"),
 
-      integer("parallel.hybrid_shard_degree", HAWSER_FIELD(parallel.hybrid_shard_degree), {.min = 0, .max = kMaxRanks},
-              "ranks (context included) that model state is sharded over; 0: all but tensor's (FSDP), 1: none (DDP), "
-              "else HSDP"),
+      integer(
+          "parallel.hybrid_shard_degree", HAWSER_FIELD(parallel.hybrid_shard_degree), {.min = 0, .max = kMaxRanks},
+          "ranks (context included) that model state is sharded over; 0: all of a stage but tensor's (FSDP), 1: none, "
+          "else HSDP"),
       word("parallel.sharding", HAWSER_FIELD(parallel.sharding),
            {{"parameters", ShardPolicy::parameters}, {"optimizer", ShardPolicy::optimizer}}, {},
            "what is sharded: all model state (ZeRO-3), or all but the weights (ZeRO-1, ZeRO-2)"),

@@ -256,6 +256,12 @@ const plan::RankPlan& Session::plan(step::Purpose purpose) const {
   return planned_steps_[find(purpose)]->plan;
 }
 
+std::int64_t Session::largest_planned_bytes() const {
+  std::int64_t out = planned_bytes();
+  for (const Stage& stage : stages_) out = std::max(out, stage.planned_bytes);
+  return out;
+}
+
 plan::Costs Session::largest_costs() const {
   const auto largest = std::ranges::max_element(
       planned_steps_, {}, [](const std::unique_ptr<PlannedStep>& step) { return step->plan.arena_bytes(); });

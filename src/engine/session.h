@@ -90,6 +90,8 @@ class Session {
   std::int64_t arena_bytes() const { return arena_.bytes(); }
   // State, arena, and the compute stream's scratch buffer: all device memory of the session.
   std::int64_t planned_bytes() const;
+  // Of the rank that needs the most, as far as this one knows: on the first rank of the run, of all pipeline stages.
+  std::int64_t largest_planned_bytes() const;
   std::int64_t pinned_bytes() const { return pinned_bytes_; }  // host arena, host state, and staging of all steps
 
   // Notes for the user: plan::implementations of all steps, and why collectives cannot use registered memory

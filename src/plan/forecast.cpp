@@ -162,7 +162,7 @@ Forecast Forecaster::forecast(const Candidate& candidate) const {
 Forecast Forecaster::complete(const Recipe& recipe, const Candidate& candidate) const {
   constexpr int kManyPasses = 2048;  // of blocks
   const int micro_batches = layout_of(recipe, candidate).micro_batches;
-  const bool many = micro_batches >= 3 * period(recipe, candidate) && micro_batches * model_.blocks() > kManyPasses;
+  const bool many = micro_batches >= 4 * period(recipe, candidate) && micro_batches * model_.blocks() > kManyPasses;
   return many ? extrapolated(recipe, candidate) : forecast(recipe, candidate, program::Placing::offsets);
 }
 
@@ -171,26 +171,28 @@ Forecast Forecaster::extrapolated(const Recipe& recipe, const Candidate& candida
   const int period = Forecaster::period(recipe, candidate);
   Layout all = layout_of(recipe, candidate);
   const int rest = all.micro_batches % period;
-  const Forecast one = forecast(shortened(recipe, candidate, period + rest), candidate, program::Placing::estimate);
+  if (all.micro_batches < 3 * period + rest) return forecast(recipe, candidate, program::Placing::offsets);
   Forecast out = forecast(shortened(recipe, candidate, 2 * period + rest), candidate, program::Placing::offsets);
+  const Forecast longer =
+      forecast(shortened(recipe, candidate, 3 * period + rest), candidate, program::Placing::estimate);
   const double more = static_cast<double>(all.micro_batches - out.layout.micro_batches) / period;
   out.layout = std::move(all);
-  const auto add = [&](double& two, double first) { two += more * (two - first); };
+  const auto add = [&](double& two, double three) { two += more * (three - two); };
   const auto at = [](const std::map<std::string, double>& in, const std::string& key) {
     const auto found = in.find(key);
     return found == in.end() ? 0.0 : found->second;
   };
   for (std::size_t s = 0; s < out.stages.size(); ++s) {
     StageForecast& two = out.stages[s];
-    const StageForecast& first = one.stages[s];
-    add(two.costs.flops, first.costs.flops);
-    add(two.costs.model_flops, first.costs.model_flops);
-    add(two.time.seconds, first.time.seconds);
-    add(two.alone, first.alone);
-    two.costs.pinned_bytes +=
-        std::llround(more * static_cast<double>(two.costs.pinned_bytes - first.costs.pinned_bytes));
-    for (auto& [group, bytes] : two.costs.traffic) add(bytes, at(first.costs.traffic, group));
-    for (auto& [what, seconds] : two.time.busy) add(seconds, at(first.time.busy, what));
+    const StageForecast& three = longer.stages[s];
+    add(two.costs.flops, three.costs.flops);
+    add(two.costs.model_flops, three.costs.model_flops);
+    add(two.time.seconds, three.time.seconds);
+    add(two.alone, three.alone);
+    const std::int64_t pinned = three.costs.pinned_bytes - two.costs.pinned_bytes;
+    two.costs.pinned_bytes += std::llround(more * static_cast<double>(pinned));
+    for (auto& [group, bytes] : two.costs.traffic) add(bytes, at(three.costs.traffic, group));
+    for (auto& [what, seconds] : two.time.busy) add(seconds, at(three.time.busy, what));
   }
   set_speed(recipe, out);
   out.planning_seconds = seconds_since(start);
@@ -225,7 +227,8 @@ std::vector<OtherStep> other_steps(const Layout& layout, bool evaluates) {
 // A ring waits in each turn for the rank with the most work. A zig-zag is balanced in each turn. Where chunks are dealt
 // by work, sequences are assumed to have kDocuments documents of lengths like 1, 2, 3, ..., whose attention is a part
 // of that of one document, as the time of attention is.
-void add_waits(const Layout& layout, StepTime& time) {
+void add_waits(const Layout& layout, StageForecast& stage) {
+  StepTime& time = stage.time;
   constexpr int kDocuments = 8;
   const auto attention = time.busy.find("attention");
   const batches::BatchShape& batch = layout.batch;
@@ -242,6 +245,7 @@ void add_waits(const Layout& layout, StepTime& time) {
   if (waits < 1e-3 * time.seconds) return;
   time.busy["waits in the ring"] = waits;
   time.seconds += waits;
+  stage.alone += waits;
 }
 
 // The memory of the step that needs more: they share one arena. Each has buffers of its own that the host stages its
@@ -303,7 +307,7 @@ Forecast Forecaster::forecast(const Recipe& recipe, const Candidate& candidate, 
   std::vector<StepTime> times = step_times(traces, target_, out.layout.compute, rate_scale());
   for (std::size_t s = 0; s < plans.size(); ++s) {
     out.stages[s].time = std::move(times[s]);
-    add_waits(out.layout, out.stages[s].time);
+    add_waits(out.layout, out.stages[s]);
   }
   set_speed(recipe, out);
   out.planning_seconds = seconds_since(start);

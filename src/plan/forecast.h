@@ -212,10 +212,10 @@ class Forecaster {
   Recipe shortened(const Recipe& recipe, const Candidate& candidate, int micro_batches) const;
   // Policies of the blocks, and places of the state if Choices say so; the parallelism is that of `base`.
   Forecast choose(const Recipe& recipe, const Candidate& base) const;
-  // The complete plan, or of a step of many passes that of its first micro-batches: further ones need no more memory.
+  // The complete plan, or of a step of many passes that of its first micro-batches: further ones need hardly more memory.
   Forecast complete(const Recipe& recipe, const Candidate& candidate) const;
-  // A forecast from the plans of P + R and of 2 P + R micro-batches, P = period(), R the rest of all of them: P further
-  // ones take as long as those by which the two differ.
+  // A forecast from the plans of 2 P + R and of 3 P + R micro-batches, P = period(), R the rest of all of them: P further
+  // ones take as long as those by which the two differ. Device memory is that of the first.
   Forecast extrapolated(const Recipe& recipe, const Candidate& candidate) const;
   // With the first `blocks` blocks of the model. Does not compute offsets if the estimate is above `max_needed`; then
   // needed() is the estimate.

@@ -305,7 +305,7 @@ LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, c
   choices.device = device;
   choices.reduce_dtype = choices.kv_reduce_dtype = default_reduce_dtype(device, compute);
   const ParallelRecipe& p = recipe.parallel;
-  if (parallelism.mesh.pipeline > 1) choices.forward_micro_batches = kForwardPerStage * parallelism.mesh.pipeline;
+  if (parallelism.mesh.pipeline > 1) choices.forward_micro_batches = kMicroBatchesAStage * parallelism.mesh.pipeline;
   choices.compute = compute;
   choices.threads = threads;
   choices.batch_sizes = batches::batch_sizes(

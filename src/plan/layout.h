@@ -147,9 +147,6 @@ Layout derive(LayoutChoices choices, const models::Model& model);
 // GPU.
 constexpr int kCudaHeadGroups = 2;
 
-// LayoutChoices::forward_micro_batches for each pipeline stage: stages are idle for less than a fifth of the time.
-constexpr int kForwardPerStage = 4;
-
 // The choices of a recipe, which must have passed config's checks for `world` ranks. UserError for FP8 weights that a
 // GPU cannot multiply. activation_checkpointing: auto is treated as none; Forecaster::forecast() chooses the policies.
 LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,

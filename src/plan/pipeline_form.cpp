@@ -127,6 +127,15 @@ void check_pipeline(const Recipe& recipe, int blocks, Problems& problems) {
                                  : cat(model_chunks, " entries: ", stages, " stages of ", each, " model chunks");
     return problems.add(std::move(problem));
   }
+  // Nothing would separate the messages of a stage that passes a micro-batch to itself.
+  const auto none = [](int of_chunk) { return of_chunk == 0; };
+  for (std::size_t first = 0; each > 1 && first + static_cast<std::size_t>(stages) <= list.size(); ++first) {
+    const auto begin = list.begin() + static_cast<std::ptrdiff_t>(first);
+    if (!std::all_of(begin, begin + stages, none)) continue;
+    problem.what = "model chunks without a block on all stages in turn";
+    problem.expected = cat("a block in one of each ", stages, " consecutive model chunks");
+    return problems.add(std::move(problem));
+  }
   const std::int64_t sum = std::accumulate(list.begin(), list.end(), std::int64_t{0});
   if (sum == blocks) return;
   problem.what = "the blocks of the stages are not those of the model";

@@ -121,8 +121,10 @@ std::vector<RankPlan> plan_stages(const models::Model& model, const Layout& layo
   comm::MeshCoordinate place = comm::coordinate_of(rank, layout.mesh);
   for (place.pipeline = 0; place.pipeline < layout.mesh.pipeline; ++place.pipeline) {
     ranks.push_back(comm::rank_of(place, layout.mesh));
-    plans.push_back(plan_rank(model, layout, purpose, ranks.back(), optimizer));
   }
+  plans.resize(ranks.size());
+  for_each_index(ranks.size(),
+                 [&](std::size_t s) { plans[s] = plan_rank(model, layout, purpose, ranks[s], optimizer); });
   std::vector<const RankPlan*> all;
   for (const RankPlan& plan : plans) all.push_back(&plan);
   check_plans(all, ranks);

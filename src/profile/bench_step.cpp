@@ -81,11 +81,11 @@ void trace_step(engine::Session& session, TracedDevice& device, const step::Step
   }
 }
 
-BenchResult::Bubble bubbles_of(const models::Model& model, const plan::Layout& layout,
-                               const std::vector<RankTimeline>& measured) {
+BenchResult::Idle idle_of_stages(const models::Model& model, const plan::Layout& layout,
+                                 const std::vector<RankTimeline>& measured) {
   const plan::Target target = plan::load_target(plan::target_of(layout.device));
   const auto predicted = predicted_timeline(model, layout, target, target.per_core ? layout.threads : 1.0);
-  return {.measured = bubble_of(measured), .predicted = bubble_of(predicted)};
+  return {.measured = idle_of(measured), .predicted = idle_of(predicted)};
 }
 
 // The mean of the two middle values if their number is even, since there may be only a few steps.
@@ -181,7 +181,8 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(plan.steps));
   if (traced != nullptr) {
     trace_step(*session, *traced, synthetic.input, request.warmup > 0 ? 2 : 1, meter, world, result);
-    if (layout.mesh.pipeline > 1) result.bubble = bubbles_of(*model.model, layout, result.timelines);
+    const bool first = world == nullptr || world->rank() == Rank(0);
+    if (layout.mesh.pipeline > 1 && first) result.idle = idle_of_stages(*model.model, layout, result.timelines);
   }
   if (kind == DeviceKind::cuda && request.roofline) {
     session.reset();  // frees its memory first

@@ -61,10 +61,10 @@ struct BenchResult {
   std::optional<StepMix> mix;  // with `roofline`
   // With `trace`: timelines of all ranks, the same on every rank, and the duration of this rank's traced step.
   std::vector<RankTimeline> timelines;
-  struct Bubble {
-    double measured = 0, predicted = 0;  // bubble_of(timelines)
+  struct Idle {
+    double measured = 0, predicted = 0;  // idle_of(timelines)
   };
-  std::optional<Bubble> bubble;  // with pipeline stages and a trace
+  std::optional<Idle> idle;  // with pipeline stages and a trace; on the first rank
   double traced_seconds = 0;
   std::vector<std::string> notes;  // the kernels that the steps use, for the user
 };

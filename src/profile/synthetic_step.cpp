@@ -27,8 +27,9 @@ SyntheticStep synthetic_step(const DocumentMix& documents, const plan::RunPlan& 
       pairs[layout.batch.masks[i].mask] = micro_batch.mask_pairs[i] / layout.batch.context;
     }
     for (const auto& [mask, count] : pairs) out.pairs[mask] += count;
-    out.flops +=
+    const double of_model =
         model.training_flops(layout.bounds.row_counts(), [&](const AttentionMask& mask) { return pairs.at(mask); });
+    out.flops += of_model / layout.mesh.pipeline;  // the mean of the stages
     out.input.batches.push_back(engine::to_host_batch(micro_batch, loader.shape()));
   }
   return out;

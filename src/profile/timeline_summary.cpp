@@ -204,7 +204,7 @@ TimelineSummary summarize(const RankTimeline& timeline, std::size_t max_gaps) {
   return out;
 }
 
-double bubble_of(const std::vector<RankTimeline>& ranks) {
+double idle_of(const std::vector<RankTimeline>& ranks) {
   std::int64_t begin = INT64_MAX, end = 0, computing = 0;
   for (const RankTimeline& rank : ranks) {
     Stretches work;

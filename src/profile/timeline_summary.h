@@ -47,7 +47,7 @@ TimelineSummary summarize(const RankTimeline& timeline, std::size_t max_gaps = 1
 
 // Of pipeline stages, by one rank of each or by all: the fraction of the step in which the compute stream runs no
 // computation, the mean of the ranks. Waits in collectives count.
-double bubble_of(const std::vector<RankTimeline>& ranks);
+double idle_of(const std::vector<RankTimeline>& ranks);
 
 // Tables for the first rank, then one line for each further rank.
 std::string summary_text(const std::vector<TimelineSummary>& ranks);

@@ -55,11 +55,10 @@ std::vector<std::vector<Pass>> zero_bubble(int stages, int micro_batches) {
     return std::ranges::all_of(all, [&](const Stage& s) { return s.weights == micro_batches; });
   };
   for (int now = 0; !done(); ++now) {
-    const std::vector<Stage> before = all;
     for (int s = 0; s < stages; ++s) {
       Stage& stage = all[static_cast<std::size_t>(s)];
       const auto ready = [&](int neighbour, int mb, const std::vector<int> Stage::*ends) {
-        const std::vector<int>& of = before[static_cast<std::size_t>(neighbour)].*ends;
+        const std::vector<int>& of = all[static_cast<std::size_t>(neighbour)].*ends;
         return mb < static_cast<int>(of.size()) && of[static_cast<std::size_t>(mb)] <= now;
       };
       const int b = stage.backward, f = stage.forward;

@@ -5,8 +5,8 @@
 //
 //   GPipe   stage 0   F0 F1 F2 B0 B1 B2           1F1B    stage 0   F0 F1 B0 F2 B1 B2
 //           stage 1   F0 F1 F2 B0 B1 B2                   stage 1   F0 B0 F1 B1 F2 B2
-//   ZB-H1   stage 0   F0 F1 B0 F2 B1 W0 B2 W1 W2
-//           stage 1   F0 B0 F1 B1 F2 B2 W0 W1 W2
+//   ZB-H1   stage 0   F0 F1 B0 W0 F2 B1 W1 B2 W2
+//           stage 1   F0 B0 F1 B1 W0 F2 B2 W1 W2
 //
 // Every schedule is right for any number of stages and micro-batches: with fewer micro-batches than stages, some stages
 // wait longer. GPipe is grouped_passes() (step/pass.h) of one group.
@@ -26,9 +26,9 @@ std::vector<Pass> one_forward_one_backward(int stages, int stage, int micro_batc
 // `virtual_stages` times shorter than those of 1F1B, and more micro-batches between forward and backward.
 std::vector<Pass> interleaved(int stages, int virtual_stages, int stage, int micro_batches);
 
-// ZB-H1 (arXiv 2401.10241), by stage, for XX
-// while fewer than stages - s micro-batches are between forward and backward, and fewer than `stages` between forward
-// and weight gradients, which is as many as the first stage of 1F1B has; then delayed weight gradients
+// ZB-H1 (arXiv 2401.10241), by stage, for passes of equal duration. A forward pass goes first while fewer than stages - s
+// micro-batches are between forward and backward, and fewer than `stages` between forward and weight gradients: the
+// first stage of 1F1B has as many. Then backward passes, then delayed weight gradients
 // (nn::SavePolicy::delay_weight_gradients).
 std::vector<std::vector<Pass>> zero_bubble(int stages, int micro_batches);
 

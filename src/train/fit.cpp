@@ -190,10 +190,11 @@ void FitRun::retire(bool evaluate_after) {
       .grad_norm = r.gradient_norm,
       .lr = pending.lr,
       .tokens_per_second = tokens / seconds,
-      .model_flops_per_second = pending.flops * ranks / seconds,
+      // The ranks of all stages together compute the model once.
+      .model_flops_per_second = pending.flops * ranks / plan_.layout.mesh.pipeline / seconds,
       .step_seconds = seconds,
       .targets = pending.targets,
-      .peak_arena_bytes = session_->planned_bytes(),
+      .peak_arena_bytes = session_->largest_planned_bytes(),
       .attention_imbalance = pending.imbalance.value(),
       .data_position = {
           .sequences = pending.step * plan_.global_batch_size,

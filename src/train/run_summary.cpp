@@ -123,7 +123,7 @@ std::string steps_line(const RunPlace& place) {
   return of_groups.empty() ? line : cat(line, "; learning rates of groups ", of_groups);
 }
 
-// ", the stages wait 12% of it".
+// ", in 12% of it stages wait for each other".
 std::string bubble_words(const engine::Session& session, double seconds) {
   if (session.stages().empty()) return "";
   return fmt::format(", in {:.0f}% of it stages wait for each other", 100 * bubble_of_stages(session, seconds));

@@ -1,5 +1,6 @@
 // Pipeline parallelism in the commands: fit, resume, inspect, eval, plan, its timeline, bench step, and errors.
 #include <filesystem>
+#include <sstream>
 
 #include "base/testing/test_paths.h"
 #include "cli/testing/binary.h"
@@ -28,17 +29,32 @@ class Pipeline : public testing::Binary {
   }
   static bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
+  // As the metrics have them of the last step.
+  double flops_of_a_token(const std::string& run) const {
+    std::istringstream lines(folder_.read(run + "/metrics.jsonl"));
+    double out = 0;
+    for (std::string line; std::getline(lines, line);) {
+      const auto json = nlohmann::json::parse(line);
+      if (json.contains("model_flops_per_second"))
+        out = json["model_flops_per_second"].get<double>() / json["tokens_per_second"].get<double>();
+    }
+    EXPECT_GT(out, 0);
+    return out;
+  }
+
   const std::string config_ = (testing::tiny("gqa") / "config.json").string();
 };
 
 // What stages have saved, others resume, and none: to the same loss.
 TEST_F(Pipeline, EveryScheduleTrainsAndContinuesTheOthers) {
-  const std::string one = "fit recipe.yaml --ranks 1 --json --set output=whole --set parallel.pipeline_parallel_degree=1";
+  const std::string one =
+      "fit recipe.yaml --ranks 1 --json --set output=whole --set parallel.pipeline_parallel_degree=1";
   const double loss = json(one)["validation_loss"];
   const std::string begun = fit("--set train.steps=2");
   EXPECT_TRUE(says(begun, "pipeline partition: auto chose [2*1]; predicted time of a step with equal cuts: ")) << begun;
-  EXPECT_TRUE(says(begun, "2 pipeline stages by 1f1b, blocks [2*1], 6 micro-batches per step; planned per rank, by "
-                          "stage: "))
+  EXPECT_TRUE(says(begun,
+                   "2 pipeline stages by 1f1b, blocks [2*1], 6 micro-batches per step; planned per rank, by "
+                   "stage: "))
       << begun;
   EXPECT_TRUE(says(begun, "% of it stages wait for each other")) << begun;
   EXPECT_TRUE(says(hawser("inspect run/checkpoints/step-00000002").out, "pipeline_parallel_degree 2"));
@@ -47,20 +63,23 @@ TEST_F(Pipeline, EveryScheduleTrainsAndContinuesTheOthers) {
         std::string(schedule) == "interleaved" ? " --set parallel.pipeline_partition=[1,0,1,0]" : "";
     std::filesystem::remove_all(folder_.path("run2"));
     std::filesystem::copy(folder_.path("run"), folder_.path("run2"), std::filesystem::copy_options::recursive);
-    const nlohmann::json resumed = json("fit recipe.yaml --ranks 2 --json --resume --set output=run2 --set "
-                                        "parallel.pipeline_schedule=" +
-                                        std::string(schedule) + cuts);
+    const nlohmann::json resumed = json(
+        "fit recipe.yaml --ranks 2 --json --resume --set output=run2 --set "
+        "parallel.pipeline_schedule=" +
+        std::string(schedule) + cuts);
     EXPECT_NEAR(resumed["validation_loss"].get<double>(), loss, 1e-5 * loss) << schedule;
     EXPECT_EQ(resumed["pipeline_schedule"], schedule);
   }
   const std::string report = folder_.read("run2/report.html");
   EXPECT_TRUE(says(report, "in each of 2 pipeline stages by interleaved with 2 model chunks a stage"));
   EXPECT_TRUE(says(report, "memory planned per rank, by pipeline stage"));
+  EXPECT_NEAR(flops_of_a_token("run2"), flops_of_a_token("whole"), 1e-3 * flops_of_a_token("whole"));
   const nlohmann::json alone =
       json("fit recipe.yaml --ranks 1 --json --resume --set parallel.pipeline_parallel_degree=1");
   EXPECT_NEAR(alone["validation_loss"].get<double>(), loss, 1e-5 * loss);
   const std::string eval = "eval --model run --data text.jsonl --sequence-length 24 --gradient-norms";
-  const nlohmann::json evaluated = json(eval + " --ranks 2 --set parallel.pipeline_parallel_degree=2"), single = json(eval);
+  const nlohmann::json evaluated = json(eval + " --ranks 2 --set parallel.pipeline_parallel_degree=2"),
+                       single = json(eval);
   EXPECT_NEAR(evaluated["loss"].get<double>(), single["loss"].get<double>(), 1e-5);
   ASSERT_EQ(evaluated["gradient_norms"].size(), single["gradient_norms"].size());
   for (const auto& [name, norm] : single["gradient_norms"].items()) {
@@ -101,7 +120,7 @@ TEST_F(Pipeline, BenchComparesTheBubbleWithThePredictedOne) {
            " --ranks 2 --steps 1 --sequence-length 64 --json --trace step.json --set train.global_batch_size=6 --set "
            "train.micro_batch_size=1 --set parallel.pipeline_parallel_degree=2");
   EXPECT_EQ(bench["pipeline"], "2 pipeline stages by 1f1b, blocks [2*1]");
-  for (const char* which : {"bubble", "predicted_bubble"}) {
+  for (const char* which : {"idle", "predicted_idle"}) {
     EXPECT_GT(bench["trace"][which].get<double>(), 0.0) << which;
     EXPECT_LT(bench["trace"][which].get<double>(), 1.0) << which;
   }
@@ -120,6 +139,9 @@ TEST_F(Pipeline, ErrorsSayWhatWorks) {
   rejected("fit recipe.yaml --ranks 2 --set parallel.pipeline_schedule=interleaved",
            {"recipe.yaml: more model chunks than blocks (expected at most 2 blocks, got 2 stages of 2 = 4) at "
             "parallel.pipeline_virtual_stages; try parallel.pipeline_schedule: 1f1b"});
+  rejected("bench step --model " + config_ + " --ranks 2 --roofline --set parallel.pipeline_parallel_degree=2",
+           {"no roofline of a step with pipeline stages (expected one stage, got 2) at --roofline; try --trace, which "
+            "shows what stages wait for"});
   rejected("fit recipe.yaml --ranks 2 --set parallel.pipeline_schedule=dualpipe",
            {"--set: unknown value (expected 1f1b, gpipe, interleaved or zero_bubble, got dualpipe) at "
             "parallel.pipeline_schedule"});

@@ -14,7 +14,8 @@ Recipe recipe_of(const std::vector<std::string>& keys) {
   return override_recipe(Recipe{}, keys);
 }
 
-const std::string kStages4 = "parallel.pipeline_parallel_degree=4", kInterleaved = "parallel.pipeline_schedule=interleaved";
+const std::string kStages4 = "parallel.pipeline_parallel_degree=4",
+                  kInterleaved = "parallel.pipeline_schedule=interleaved";
 
 TEST(PipelineForm, CutsAreThoseOfTheKeys) {
   EXPECT_EQ(plan::partition_of(recipe_of({}).parallel, 32), PipelinePartition());
@@ -77,6 +78,21 @@ TEST(PipelineForm, WhatCannotBeSaysWhatWorks) {
   EXPECT_EQ(problems_of({kStages4, "parallel.pipeline_partition=[9, 8, 8, 8]"}, 32),
             "--set: the blocks of the stages are not those of the model (expected a sum of 32 blocks, got [9,3*8]: 33) "
             "at parallel.pipeline_partition; try parallel.pipeline_partition: auto, or [4*8]");
+  const std::vector<std::string> empty = {"parallel.pipeline_parallel_degree=2", kInterleaved,
+                                          "parallel.pipeline_partition=[2, 0, 0, 2]"};
+  EXPECT_EQ(problems_of(empty, 4),
+            "--set: model chunks without a block on all stages in turn (expected a block in one of each 2 consecutive "
+            "model chunks, got [2,2*0,2]) at parallel.pipeline_partition; try parallel.pipeline_partition: auto, or "
+            "[4*1]");
+}
+
+// Not a product of 0, by which ranks would be divided.
+TEST(PipelineForm, DegreesMayHaveAProductThatIsTooLarge) {
+  const Recipe recipe = recipe_of({"parallel.pipeline_parallel_degree=65536", "parallel.tensor_parallel_degree=65536"});
+  Problems problems;
+  check_layout(recipe, 8, problems);
+  EXPECT_NE(problems.lines().find("ranks do not divide by the degrees"), std::string::npos) << problems.lines();
+  EXPECT_GT(default_ranks(recipe, DeviceChoice::cpu), 0);
 }
 
 }  // namespace pipeline_form_test
