@@ -440,13 +440,13 @@ class Proposer {
                            " micro-batches in a step: predicted to be the fastest layout that fits"));
       }
       if (!fixed("parallel.hybrid_shard_degree")) {
+        const int shards = place_.world / recipe_.parallel.tensor_parallel_degree / stages;
         why("parallel.hybrid_shard_degree",
             recipe_.parallel.hybrid_shard_degree == 0
-                ? cat("state is sharded over all ",
-                      place_.world / recipe_.parallel.tensor_parallel_degree /
-                          recipe_.parallel.pipeline_parallel_degree,
-                      recipe_.parallel.pipeline_parallel_degree > 1 ? " ranks of a stage" : " ranks",
-                      ": minimum memory")
+                ? shards == 1
+                      ? std::string("a stage has one rank, or tensor ranks alone: no other ranks share its state")
+                      : cat("state is sharded over all ", shards, stages > 1 ? " ranks of a stage" : " ranks",
+                            ": minimum memory")
                 : std::string("predicted to be the fastest layout that fits"));
       }
       if (!fixed(kContext) && (context_changed || recipe_.parallel.context_parallel_degree == 1)) {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/for_each_index.h"
 #include "base/paths.h"
 #include "base/philox.h"
 #include "base/testing/temporary_folder.h"
@@ -240,6 +241,24 @@ TEST(Check, ThrowsAnInternalErrorWithFileAndLine) {
     EXPECT_NE(std::string(error.what()).find("numbers 1 and 2"), std::string::npos);
     EXPECT_NE(std::string(error.what()).find("base_test.cpp"), std::string::npos);
   }
+}
+
+TEST(ForEachIndex, CallsEachOnceAndRethrowsTheFirst) {
+  std::vector<int> calls(100, 0);
+  for_each_index(calls.size(), [&](std::size_t i) { ++calls[i]; });
+  EXPECT_EQ(calls, std::vector<int>(100, 1));
+  for_each_index(0, [](std::size_t) { FAIL(); });
+  std::atomic<int> ended = 0;
+  try {
+    for_each_index(10, [&](std::size_t i) {
+      ++ended;
+      if (i % 3 == 2) throw std::runtime_error(std::to_string(i));
+    });
+    FAIL() << "no exception";
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "2");
+  }
+  EXPECT_EQ(ended, 10);
 }
 
 }  // namespace base_test

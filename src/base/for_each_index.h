@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -29,7 +30,10 @@ void for_each_index(std::size_t count, const Work& work) {
   };
   std::vector<std::thread> threads;
   const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
-  for (std::size_t t = 1; t < std::min(count, cores); ++t) threads.emplace_back(run);
+  try {
+    for (std::size_t t = 1; t < std::min(count, cores); ++t) threads.emplace_back(run);
+  } catch (const std::system_error&) {  // no more threads: those that there are do the work
+  }
   run();
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& failure : failures) {

@@ -131,7 +131,19 @@ plan::Compared compared(std::string what, const Subject& subject, const plan::Ru
   return row;
 }
 
-// What the recipe could say instead, one key at a time.
+// Between the changes of one alternative.
+const std::string kAndSet = " --set ";
+
+std::vector<std::string> changes_in(const std::string& alternative) {
+  std::vector<std::string> out;
+  for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + kAndSet.size()) {
+    end = alternative.find(kAndSet, begin);
+    out.push_back(alternative.substr(begin, end - begin));
+  }
+  return out;
+}
+
+// What the recipe could say instead, one key at a time, and what that needs.
 std::vector<std::string> changes_to_try(const Recipe& recipe, const plan::Target& target, int world) {
   std::vector<std::string> out;
   if (target.gemm_fp8 > 0 && recipe.precision.compute != ComputePrecision::fp8) out.push_back("precision.compute=fp8");
@@ -147,16 +159,18 @@ std::vector<std::string> changes_to_try(const Recipe& recipe, const plan::Target
       if (other != tensor && world % other == 0) out.push_back(cat("parallel.tensor_parallel_degree=", other));
     }
     const ParallelRecipe& parallel = recipe.parallel;
+    // A list of cuts is for its own number of model chunks.
+    const std::string cuts = parallel.pipeline_partition.empty() ? "" : kAndSet + "parallel.pipeline_partition=auto";
     for (const int other : {1, 2, 4, 8}) {
       if (other != parallel.pipeline_parallel_degree && world % other == 0)
-        out.push_back(cat("parallel.pipeline_parallel_degree=", other));
+        out.push_back(cat("parallel.pipeline_parallel_degree=", other, cuts));
     }
     for (const auto& [schedule, name] : {std::pair(PipelineSchedule::one_forward_one_backward, "1f1b"),
                                          {PipelineSchedule::gpipe, "gpipe"},
                                          {PipelineSchedule::interleaved, "interleaved"},
                                          {PipelineSchedule::zero_bubble, "zero_bubble"}}) {
       if (parallel.pipeline_parallel_degree > 1 && schedule != parallel.pipeline_schedule)
-        out.push_back(cat("parallel.pipeline_schedule=", name));
+        out.push_back(cat("parallel.pipeline_schedule=", name, cuts));
     }
     const bool state = recipe.parallel.sharding == ShardPolicy::optimizer;
     out.push_back(cat("parallel.sharding=", state ? "parameters" : "optimizer"));
@@ -184,7 +198,7 @@ std::vector<plan::Compared> alternatives_of(const Subject& subject, const plan::
   std::vector<plan::Compared> rows;
   for (const std::string& change : changes_to_try(subject.recipe, subject.target, world)) {
     try {
-      const Recipe recipe = override_recipe(subject.recipe, {change});
+      const Recipe recipe = override_recipe(subject.recipe, changes_in(change));
       Problems problems;
       check_layout(recipe, world, problems);
       if (!problems.empty()) continue;

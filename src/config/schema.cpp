@@ -365,8 +365,8 @@ const std::vector<Section>& sections() {
        "Training data. Relative paths start at the recipe's folder; those of `--set` at the working directory; `~` is "
        "the home folder."},
       {"parallel",
-       "Parallelism; docs/layout.md tells what to choose. Ranks = tensor_parallel_degree x hybrid_shard_degree x "
-       "replicas; a context-parallel group is part of the ranks that shard."},
+       "Parallelism; docs/layout.md tells what to choose. Ranks = pipeline_parallel_degree x tensor_parallel_degree x "
+       "hybrid_shard_degree x replicas; a context-parallel group is part of the ranks that shard."},
       {"memory", "Activation checkpointing and memory limits."},
       {"precision", "Compute precision."},
       {"train", "Steps, batch sizes, evaluation."},

@@ -208,17 +208,10 @@ void Session::note_stages(const StepConfig& config, const std::vector<plan::Rank
   }
   if (config.purpose != step::Purpose::train || stages_.front().time.seconds > 0) return;
   const plan::Target target = plan::load_target(plan::target_of(config.layout.device));
-  const double scale = target.per_core ? config.layout.threads : 1.0;
-  std::vector<program::RankTrace> traces;
-  for (const plan::RankPlan& plan : plans) {
-    const int stage = static_cast<int>(traces.size());
-    traces.push_back({.rank = comm::rank_of({.pipeline = stage}, config.layout.mesh), .trace = &plan.trace});
-  }
-  const std::vector<plan::StepTime> times = plan::step_times(traces, target, config.layout.compute, scale);
-  for (std::size_t s = 0; s < plans.size(); ++s) {
-    stages_[s].time = times[s];
-    stages_[s].alone = plan::step_time(plans[s].trace, target, config.layout.compute, scale).seconds;
-  }
+  const std::vector<plan::StepTime> times =
+      plan::step_times(plan::traces_of(plans, config.layout), target, config.layout.compute,
+                       plan::rate_scale_of(target, config.layout.threads));
+  for (std::size_t s = 0; s < plans.size(); ++s) stages_[s].time = times[s];
 }
 
 void Session::register_memory() {
@@ -254,6 +247,12 @@ const plan::Layout& Session::layout() const {
 
 const plan::RankPlan& Session::plan(step::Purpose purpose) const {
   return planned_steps_[find(purpose)]->plan;
+}
+
+std::vector<plan::StepTime> Session::stage_times() const {
+  std::vector<plan::StepTime> out;
+  for (const Stage& stage : stages_) out.push_back(stage.time);
+  return out;
 }
 
 std::int64_t Session::largest_planned_bytes() const {

@@ -83,9 +83,9 @@ class Session {
   struct Stage {
     std::int64_t planned_bytes = 0;  // as planned_bytes()
     plan::StepTime time;             // of a training step
-    double alone = 0;                // seconds of it without waits for other stages (plan::bubble_of)
   };
   const std::vector<Stage>& stages() const { return stages_; }
+  std::vector<plan::StepTime> stage_times() const;  // of stages()
   const Arena& arena() const { return arena_; }
   std::int64_t arena_bytes() const { return arena_.bytes(); }
   // State, arena, and the compute stream's scratch buffer: all device memory of the session.

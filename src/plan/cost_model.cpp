@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <numeric>
 #include <unordered_map>
 #include <vector>
 
+#include "base/for_each_index.h"
 #include "program/conversation.h"
 
 namespace hawser::plan {
@@ -210,11 +210,17 @@ std::vector<StepTime> step_times(const std::vector<program::RankTrace>& ranks, c
     }
     for (const auto& [link, of_link] : carried) links[r] = std::max(links[r], of_link);
   }
-  const std::vector<double> ends = program::end_times(
-      ranks, [&](std::size_t rank, int item) { return seconds[rank][static_cast<std::size_t>(item)]; });
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    out[r].seconds = std::max(ends[r], target.overlap ? links[r] : sums[r]);
-  }
+  const auto no_less = [&](std::size_t r, double end) { return std::max(end, target.overlap ? links[r] : sums[r]); };
+  const auto seconds_of_item = [&](std::size_t rank, int item) {
+    return seconds[rank][static_cast<std::size_t>(item)];
+  };
+  const std::vector<double> ends = program::end_times(ranks, seconds_of_item);
+  for (std::size_t r = 0; r < ranks.size(); ++r) out[r].seconds = out[r].alone = no_less(r, ends[r]);
+  if (ranks.size() == 1) return out;
+  for_each_index(ranks.size(), [&](std::size_t r) {
+    const auto own = program::end_times({ranks[r]}, [&](std::size_t, int item) { return seconds_of_item(r, item); });
+    out[r].alone = no_less(r, own.front());
+  });
   return out;
 }
 
@@ -222,9 +228,14 @@ StepTime step_time(const Trace& trace, const Target& target, DType compute, doub
   return step_times({{.trace = &trace}}, target, compute, rate_scale).front();
 }
 
-double bubble_of(const std::vector<double>& alone, double seconds) {
-  const double sum = std::accumulate(alone.begin(), alone.end(), 0.0);
-  return 1 - sum / (static_cast<double>(alone.size()) * seconds);
+double seconds_of(const std::vector<StepTime>& stages) {
+  return std::ranges::max(stages, {}, &StepTime::seconds).seconds;
+}
+
+double bubble_of(const std::vector<StepTime>& stages) {
+  double alone = 0;
+  for (const StepTime& stage : stages) alone += stage.alone;
+  return 1 - alone / (static_cast<double>(stages.size()) * seconds_of(stages));
 }
 
 }  // namespace hawser::plan

@@ -53,6 +53,7 @@ inline constexpr char kSlowAttention[] = "attention, slow kernel";
 
 struct StepTime {
   double seconds = 0;
+  double alone = 0;  // of it, if the messages of the other ranks of step_times() were always there
   // Seconds of work, summed over streams, by category: "GEMM", "attention", kSlowAttention, "other work",
   // "communication", "host transfers" and "host updates" (with a host link), and "waits in the ring" (Forecaster).
   std::map<std::string, double> busy;
@@ -62,16 +63,17 @@ struct StepTime {
 // number of this rank's cores if they are per core (Target::per_core), else 1.
 StepTime step_time(const Trace& trace, const Target& target, DType compute, double rate_scale);
 
-// Of each item of a trace, 0 of what is no work: what step_time() adds up.
-std::vector<double> item_seconds(const Trace& trace, const Target& target, DType compute, double rate_scale);
-
 // The same of several ranks that wait for each other, such as pipeline stages: the time of each. Members of a group
 // that are not among them are assumed to arrive with those that are.
 std::vector<StepTime> step_times(const std::vector<program::RankTrace>& ranks, const Target& target, DType compute,
                                  double rate_scale);
 
-// The fraction of a step of `seconds` in which pipeline stages wait for each other, the mean of the stages. `alone`:
-// the seconds of each without the others (step_time).
-double bubble_of(const std::vector<double>& alone, double seconds);
+// Seconds of each item of a trace, 0 of what is no work: what step_time() adds up.
+std::vector<double> item_seconds(const Trace& trace, const Target& target, DType compute, double rate_scale);
+
+// Seconds of a step of pipeline stages: until all have ended it.
+double seconds_of(const std::vector<StepTime>& stages);
+// The fraction of a step in which pipeline stages wait for each other, the mean of the stages; 0 of one stage.
+double bubble_of(const std::vector<StepTime>& stages);
 
 }  // namespace hawser::plan

@@ -71,10 +71,9 @@ double StageForecast::computing() const {
 }
 
 double Forecast::bubble() const {
-  if (stages.size() == 1) return 0;
-  std::vector<double> alone;
-  for (const StageForecast& stage : stages) alone.push_back(stage.alone);
-  return bubble_of(alone, seconds);
+  std::vector<StepTime> times;
+  for (const StageForecast& stage : stages) times.push_back(stage.time);
+  return bubble_of(times);
 }
 
 std::vector<Checkpointing> Forecast::checkpointing() const {
@@ -188,7 +187,7 @@ Forecast Forecaster::extrapolated(const Recipe& recipe, const Candidate& candida
     add(two.costs.flops, three.costs.flops);
     add(two.costs.model_flops, three.costs.model_flops);
     add(two.time.seconds, three.time.seconds);
-    add(two.alone, three.alone);
+    add(two.time.alone, three.time.alone);
     const std::int64_t pinned = three.costs.pinned_bytes - two.costs.pinned_bytes;
     two.costs.pinned_bytes += std::llround(more * static_cast<double>(pinned));
     for (auto& [group, bytes] : two.costs.traffic) add(bytes, at(three.costs.traffic, group));
@@ -227,8 +226,7 @@ std::vector<OtherStep> other_steps(const Layout& layout, bool evaluates) {
 // A ring waits in each turn for the rank with the most work. A zig-zag is balanced in each turn. Where chunks are dealt
 // by work, sequences are assumed to have kDocuments documents of lengths like 1, 2, 3, ..., whose attention is a part
 // of that of one document, as the time of attention is.
-void add_waits(const Layout& layout, StageForecast& stage) {
-  StepTime& time = stage.time;
+void add_waits(const Layout& layout, StepTime& time) {
   constexpr int kDocuments = 8;
   const auto attention = time.busy.find("attention");
   const batches::BatchShape& batch = layout.batch;
@@ -245,7 +243,7 @@ void add_waits(const Layout& layout, StageForecast& stage) {
   if (waits < 1e-3 * time.seconds) return;
   time.busy["waits in the ring"] = waits;
   time.seconds += waits;
-  stage.alone += waits;
+  time.alone += waits;
 }
 
 // The memory of the step that needs more: they share one arena. Each has buffers of its own that the host stages its
@@ -290,9 +288,6 @@ Forecast Forecaster::forecast(const Recipe& recipe, const Candidate& candidate, 
     plans[s] = plan_rank(model, out.layout, step::Purpose::train, ranks[s], false, placing, most);
     placed[s] = plans[s].buffers.placement.placed;
     stage.costs = costs_of(plans[s], model, out.layout, &target_);
-    if (classes.size() > 1) {
-      stage.alone = step_time(plans[s].trace, target_, out.layout.compute, rate_scale()).seconds;
-    }
     std::int64_t staged = plans[s].staging_bytes;
     for (const auto& [purpose, layout] : other_steps(out.layout, evaluates_)) {
       const RankPlan plan = plan_rank(model, layout, purpose, ranks[s], true, placing, most);
@@ -302,12 +297,10 @@ Forecast Forecaster::forecast(const Recipe& recipe, const Candidate& candidate, 
   });
   out.placed = std::ranges::all_of(placed, std::identity());
   if (plans.size() > 1 && out.placed) check_plans(pointers(plans), ranks);
-  std::vector<program::RankTrace> traces;
-  for (std::size_t s = 0; s < plans.size(); ++s) traces.push_back({.rank = ranks[s], .trace = &plans[s].trace});
-  std::vector<StepTime> times = step_times(traces, target_, out.layout.compute, rate_scale());
+  std::vector<StepTime> times = step_times(traces_of(plans, out.layout), target_, out.layout.compute, rate_scale());
   for (std::size_t s = 0; s < plans.size(); ++s) {
     out.stages[s].time = std::move(times[s]);
-    add_waits(out.layout, out.stages[s]);
+    add_waits(out.layout, out.stages[s].time);
   }
   set_speed(recipe, out);
   out.planning_seconds = seconds_since(start);

@@ -38,7 +38,6 @@ struct StageForecast {
   Costs costs;
   std::int64_t overhead = 0;  // context and communicators
   StepTime time;              // until the rank's last work of the step has ended
-  double alone = 0;           // seconds of it if the messages of other stages were always there
   double computing() const;   // without communication and transfers
 };
 
@@ -75,7 +74,7 @@ struct Forecast {
     return stage.costs.total_bytes + stage.overhead + (layout.device == DeviceKind::cpu ? stage.costs.pinned_bytes : 0);
   }
   // Fraction of a step in which a stage waits for the others, the mean of the stages; 0 with one stage.
-  double bubble() const;
+  double bubble() const;                 // bubble_of
   int largest_stage() const;             // the first of those that need the most memory
   std::string of_largest_stage() const;  // " of pipeline stage 3"; empty if there is one
   const StageForecast& largest() const { return stages[static_cast<std::size_t>(largest_stage())]; }
@@ -199,7 +198,7 @@ class Forecaster {
   FreeCuts cuts_of(const Recipe& recipe) const;
   // By stage, estimated with one and two blocks in each model chunk. Empty if the model has too few.
   std::vector<StageMemory> stage_memory(const Recipe& recipe, const Candidate& candidate) const;
-  ModelTimes model_times(const Recipe& recipe, const Candidate& candidate) const;
+  ModelTimes times_without_stages(const Recipe& recipe, const Candidate& candidate) const;
   Recipe with_partition(const Recipe& recipe) const;  // with those cuts, where they are free
   bool cuts_are_free(const Recipe& recipe) const;     // with several stages, and pipeline_partition: auto
   // The forecast, or, where a stage needs more than there is and the cuts are free, that of other cuts if they need

@@ -14,14 +14,14 @@ bool Forecaster::cuts_are_free(const Recipe& recipe) const {
          !choices_.parallelism;
 }
 
-ModelTimes Forecaster::model_times(const Recipe& recipe, const Candidate& candidate) const {
+ModelTimes Forecaster::times_without_stages(const Recipe& recipe, const Candidate& candidate) const {
   Candidate one_stage = candidate;
   one_stage.parallelism.partition = {};
   one_stage.parallelism.mesh.pipeline = 1;
   one_stage.parallelism.schedule = {.name = "", .passes = {}};
   const Recipe one = shortened(recipe, one_stage, 1);
   const auto model = models_.of(one_stage.parallelism, 0, model_.blocks());
-  return plan::model_times(*model, layout_of(one, one_stage, *model), target_, rate_scale());
+  return model_times(*model, layout_of(one, one_stage, *model), target_, rate_scale());
 }
 
 std::vector<StageMemory> Forecaster::stage_memory(const Recipe& recipe, const Candidate& candidate) const {
@@ -53,7 +53,7 @@ Forecaster::FreeCuts Forecaster::balanced_cuts(const Recipe& recipe, const Candi
   if (balance.memory.empty()) balance.optimize = PipelineOptimize::speed;
   const Schedule& schedule = equal.parallelism.schedule;
   const int micro_batches = layout_of(recipe, equal).micro_batches;
-  const ModelTimes times = model_times(recipe, equal);
+  const ModelTimes times = times_without_stages(recipe, equal);
   const models::PipelinePartition cuts = balanced(schedule, stages, each, micro_batches, times, balance);
   const auto seconds = [&](const models::PipelinePartition& of) {
     return pipeline_seconds(schedule, of, micro_batches, times);

@@ -114,6 +114,14 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   return plan;
 }
 
+std::vector<program::RankTrace> traces_of(const std::vector<RankPlan>& stages, const Layout& layout) {
+  std::vector<program::RankTrace> out;
+  for (const RankPlan& plan : stages) {
+    out.push_back({.rank = comm::rank_of({.pipeline = plan.stage}, layout.mesh), .trace = &plan.trace});
+  }
+  return out;
+}
+
 std::vector<RankPlan> plan_stages(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank,
                                   bool optimizer) {
   std::vector<RankPlan> plans;

@@ -62,6 +62,9 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
 std::vector<RankPlan> plan_stages(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank,
                                   bool optimizer);
 
+// The traces of the plans of all stages, with the number of each stage's first rank. `stages` outlives them.
+std::vector<program::RankTrace> traces_of(const std::vector<RankPlan>& stages, const Layout& layout);
+
 // Bytes of the compute stream's scratch buffer on a device of this kind: kCudaScratchBytes on cuda, 0 on the CPU. It is
 // allocated once, outside of the arena, and all ops that need scratch share it; no other stream of a step has one. It
 // does not include the buffers of category "workspace", which are planned and in the arena.

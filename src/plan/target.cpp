@@ -330,6 +330,10 @@ std::int64_t capacity_of(const Recipe& recipe, const Target& target, const Machi
   return target.capacity > 0 ? target.capacity : machine.memory / (machine.ranks > 0 ? machine.ranks : world);
 }
 
+double rate_scale_of(const Target& target, int threads) {
+  return target.per_core ? threads : 1.0;
+}
+
 namespace {
 
 // Of a rank of the stage: loss, model, two at each of its edges, and those of tied parameters.

@@ -104,6 +104,9 @@ std::int64_t free_host_memory();
 // Bytes that a rank may use: memory.capacity, else the target's capacity, else its share of the machine's memory.
 std::int64_t capacity_of(const Recipe& recipe, const Target& target, const Machine& machine, int world);
 
+// rate_scale of step_time() for a rank that computes with this many threads.
+double rate_scale_of(const Target& target, int threads);
+
 // Bytes of a rank of a pipeline stage outside its plan: the context, and a communicator for each of its groups of two
 // or more.
 std::int64_t overhead_of(const Target& target, const comm::MeshSizes& mesh, int stage);

@@ -84,7 +84,7 @@ void trace_step(engine::Session& session, TracedDevice& device, const step::Step
 BenchResult::Idle idle_of_stages(const models::Model& model, const plan::Layout& layout,
                                  const std::vector<RankTimeline>& measured) {
   const plan::Target target = plan::load_target(plan::target_of(layout.device));
-  const auto predicted = predicted_timeline(model, layout, target, target.per_core ? layout.threads : 1.0);
+  const auto predicted = predicted_timeline(model, layout, target, plan::rate_scale_of(target, layout.threads));
   return {.measured = idle_of(measured), .predicted = idle_of(predicted)};
 }
 

@@ -46,10 +46,9 @@ std::vector<std::string> instruction_names(const program::Program& program, cons
 std::vector<RankTimeline> predicted_timeline(const models::Model& model, const plan::Layout& layout,
                                              const plan::Target& target, double rate_scale) {
   const std::vector<plan::RankPlan> plans = plan::plan_stages(model, layout, step::Purpose::train, 0, true);
-  std::vector<program::RankTrace> traces;
+  const std::vector<program::RankTrace> traces = plan::traces_of(plans, layout);
   std::vector<std::vector<double>> seconds;
   for (const plan::RankPlan& plan : plans) {
-    traces.push_back({.rank = comm::rank_of({.pipeline = plan.stage}, layout.mesh), .trace = &plan.trace});
     seconds.push_back(plan::item_seconds(plan.trace, target, layout.compute, rate_scale));
   }
   const auto ends = program::item_end_times(

@@ -84,10 +84,9 @@ report::Table environment(const RunPlace& place) {
   }
   out.emplace_back("ranks", cat(place.ranks, ": ", mesh_text(layout)));
   if (!place.session.stages().empty()) {
-    const double seconds = predicted_step(place.session).seconds;
     out.emplace_back("memory planned per rank, by pipeline stage", bytes_by_stage(place.session));
     out.emplace_back("pipeline stages wait (predicted)",
-                     fmt::format("{:.0f}% of a step", 100 * bubble_of_stages(place.session, seconds)));
+                     fmt::format("{:.0f}% of a step", 100 * plan::bubble_of(place.session.stage_times())));
   }
   out.emplace_back("threads per rank", cat(layout.threads));
   out.emplace_back("compute dtype", to_string(layout.compute));

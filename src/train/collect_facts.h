@@ -31,9 +31,8 @@ std::vector<std::pair<std::string, std::int64_t>> memory_facts(const engine::Ses
 // Of a step of this rank, as the plan predicts it; with pipeline stages, on the first rank, until all have ended it.
 plan::StepTime predicted_step(const engine::Session& session);  // run_summary.cpp
 
-// On the first rank of a run with pipeline stages: "4.1 GiB, 3.8 GiB", and plan::bubble_of of a step of `seconds`.
-std::string bytes_by_stage(const engine::Session& session);               // run_summary.cpp
-double bubble_of_stages(const engine::Session& session, double seconds);  // run_summary.cpp
+// On the first rank of a run with pipeline stages: "4.1 GiB, 3.8 GiB".
+std::string bytes_by_stage(const engine::Session& session);  // run_summary.cpp
 
 // What a run prints before its first step, in lines of a name and what it is: model, data, steps, ranks, memory,
 // output, predicted time. `resumes`: some of the steps may be done.

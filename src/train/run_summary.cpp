@@ -124,9 +124,9 @@ std::string steps_line(const RunPlace& place) {
 }
 
 // ", in 12% of it stages wait for each other".
-std::string bubble_words(const engine::Session& session, double seconds) {
+std::string bubble_words(const engine::Session& session) {
   if (session.stages().empty()) return "";
-  return fmt::format(", in {:.0f}% of it stages wait for each other", 100 * bubble_of_stages(session, seconds));
+  return fmt::format(", in {:.0f}% of it stages wait for each other", 100 * plan::bubble_of(session.stage_times()));
 }
 
 std::string ranks_line(const RunPlace& place) {
@@ -167,7 +167,7 @@ std::string output_line(const RunPlace& place) {
 std::string time_line(const RunPlace& place, const plan::StepTime& step, bool resumes) {
   const std::string all = format_seconds(step.seconds * static_cast<double>(place.plan.steps));
   const auto slow = step.busy.find(plan::kSlowAttention);
-  return cat("about ", format_seconds(step.seconds), " per step", bubble_words(place.session, step.seconds),
+  return cat("about ", format_seconds(step.seconds), " per step", bubble_words(place.session),
              resumes ? "" : cat(", ", all, " for all steps"),
              slow == step.busy.end() ? "" : cat("; ", format_seconds(slow->second), " of a step in slow kernels"),
              " (predicted)");
@@ -183,23 +183,16 @@ std::string bytes_by_stage(const engine::Session& session) {
   return out;
 }
 
-double bubble_of_stages(const engine::Session& session, double seconds) {
-  std::vector<double> alone;
-  for (const engine::Session::Stage& stage : session.stages()) alone.push_back(stage.alone);
-  return plan::bubble_of(alone, seconds);
-}
-
 plan::StepTime predicted_step(const engine::Session& session) {
   if (!session.stages().empty()) {
     plan::StepTime step = session.stages().front().time;
-    for (const engine::Session::Stage& stage : session.stages())
-      step.seconds = std::max(step.seconds, stage.time.seconds);
+    step.seconds = plan::seconds_of(session.stage_times());
     return step;
   }
   const plan::Layout& layout = session.layout();
   const plan::Target target = plan::load_target(plan::target_of(layout.device));
   return plan::step_time(session.plan(step::Purpose::train).trace, target, layout.compute,
-                         target.per_core ? layout.threads : 1.0);
+                         plan::rate_scale_of(target, layout.threads));
 }
 
 std::string run_summary(const RunPlace& place, bool resumes) {

@@ -1,37 +1,24 @@
 // Context parallelism in its forms, in the commands: fit, resume, inspect, eval, plan, bench step, and errors.
-#include "base/testing/test_paths.h"
-#include "cli/testing/binary.h"
+#include "parallel_commands.h"
 
 namespace hawser {
 namespace context_test {
 
-class Context : public testing::Binary {
+class Context : public testing::ParallelCommands {
  protected:
   void SetUp() override {
-    Binary::SetUp();
-    write("text.jsonl", testing::forty_documents());
-    write("recipe.yaml", "model: {config: " + config_ +
-                             "}\n"
-                             "data: {train: text.jsonl, validation_fraction: 0.25, sequence_length: 24}\n"
-                             "train: {steps: 4, global_batch_size: 2}\n"
-                             "parallel: {context_parallel_degree: 2}\n"
-                             "checkpoint: {every_steps: 2}\n"
-                             "output: run\n");
+    ParallelCommands::SetUp();
+    write_recipe(2, "context_parallel_degree: 2");
   }
-  std::string fit(const std::string& form, const std::string& options = "") {
-    const testing::Ran ran = hawser("fit recipe.yaml --ranks 2 --set parallel.context_comm=" + form + " " + options);
-    EXPECT_EQ(ran.code, 0) << form << "\n" << ran.err;
-    return ran.err;
+  std::string fit_by(const std::string& form, const std::string& options = "") {
+    return fit("--set parallel.context_comm=" + form + " " + options);
   }
-  static bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-  const std::string config_ = (testing::tiny("gqa") / "config.json").string();
 };
 
 // What one form has saved another one resumes, to the same loss.
 TEST_F(Context, EveryFormTrainsAndContinuesTheOthers) {
   const double loss = json("fit recipe.yaml --ranks 2 --json --set output=whole")["validation_loss"];
-  EXPECT_TRUE(says(fit("ring", "--set train.steps=2"), "context parallel over 2 by ring"));
+  EXPECT_TRUE(says(fit_by("ring", "--set train.steps=2"), "context parallel over 2 by ring"));
   EXPECT_TRUE(says(hawser("inspect run/checkpoints/step-00000002").out, "context_comm ring"));
   const nlohmann::json resumed =
       json("fit recipe.yaml --ranks 2 --json --resume --set parallel.context_comm=all_to_all");
@@ -50,7 +37,7 @@ TEST_F(Context, EveryFormTrainsAndContinuesTheOthers) {
 }
 
 TEST_F(Context, AutoSaysWhatItChooses) {
-  const std::string out = fit("auto", "--set train.steps=1");
+  const std::string out = fit_by("auto", "--set train.steps=1");
   EXPECT_TRUE(says(out, "context parallelism: auto chose ")) << out;
   EXPECT_TRUE(says(out, "predicted step times of others: ")) << out;
   const std::string plan = "plan recipe.yaml --ranks 2 --target h200 --set parallel.context_comm=auto";

@@ -2,32 +2,17 @@
 #include <filesystem>
 #include <sstream>
 
-#include "base/testing/test_paths.h"
-#include "cli/testing/binary.h"
+#include "parallel_commands.h"
 
 namespace hawser {
 namespace pipeline_test {
 
-class Pipeline : public testing::Binary {
+class Pipeline : public testing::ParallelCommands {
  protected:
   void SetUp() override {
-    Binary::SetUp();
-    write("text.jsonl", testing::forty_documents());
-    write("recipe.yaml", "model: {config: " + config_ +
-                             "}\n"
-                             "data: {train: text.jsonl, validation_fraction: 0.25, sequence_length: 24}\n"
-                             "train: {steps: 4, global_batch_size: 6}\n"
-                             "parallel: {pipeline_parallel_degree: 2}\n"
-                             "optimizer: {schedule: constant}\n"
-                             "checkpoint: {every_steps: 2}\n"
-                             "output: run\n");
+    ParallelCommands::SetUp();
+    write_recipe(6, "pipeline_parallel_degree: 2", "optimizer: {schedule: constant}\n");
   }
-  std::string fit(const std::string& options) {
-    const testing::Ran ran = hawser("fit recipe.yaml --ranks 2 " + options);
-    EXPECT_EQ(ran.code, 0) << options << "\n" << ran.err;
-    return ran.err;
-  }
-  static bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
   // As the metrics have them of the last step.
   double flops_of_a_token(const std::string& run) const {
@@ -41,8 +26,6 @@ class Pipeline : public testing::Binary {
     EXPECT_GT(out, 0);
     return out;
   }
-
-  const std::string config_ = (testing::tiny("gqa") / "config.json").string();
 };
 
 // What stages have saved, others resume, and none: to the same loss.
@@ -100,6 +83,9 @@ TEST_F(Pipeline, PlansSayTheBubbleAndDrawTheStep) {
   EXPECT_EQ(planned["pipeline"]["partition"], (std::vector{1, 1}));
   EXPECT_GT(planned["pipeline"]["bubble"].get<double>(), 0.05);
   EXPECT_TRUE(says(hawser(plan + "--alternatives").out, "--set parallel.pipeline_schedule=zero_bubble"));
+  const std::string listed = hawser(plan + "--alternatives --set parallel.pipeline_partition=[1,1]").out;
+  EXPECT_TRUE(says(listed, "--set parallel.pipeline_parallel_degree=1 --set parallel.pipeline_partition=auto"))
+      << listed;
 
   const testing::Ran drawn = hawser(plan + "--set parallel.pipeline_schedule=zero_bubble --timeline step.svg");
   EXPECT_TRUE(says(drawn.out, "wrote step.svg")) << drawn.out << drawn.err;

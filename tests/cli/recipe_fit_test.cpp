@@ -20,11 +20,8 @@ TEST_F(RecipeInit, RanksShareSequencesOfASmallBatch) {
 TEST_F(RecipeInit, ShrinksUntilItFits) {
   write("data.jsonl", testing::forty_documents());
   // A model whose memory is mostly activations.
-  nlohmann::json config = testing::json_of(testing::tiny("gqa") / "config.json");
-  config["max_position_embeddings"] = 2048;
-  config["num_hidden_layers"] = 12;
-  config["vocab_size"] = 4096;
-  write("model/config.json", config.dump());
+  write_config("model/config.json",
+               {{"max_position_embeddings", 2048}, {"num_hidden_layers", 12}, {"vocab_size", 4096}});
   const std::string model = "--model model/config.json ";
   const auto ample = init(model + "--memory 4GiB");
   EXPECT_EQ(ample["data"]["sequence_length"], 2048);
@@ -67,12 +64,8 @@ TEST_F(RecipeInit, ShrinksUntilItFits) {
 // Where a batch of one micro-batch fits and accumulated gradients do not, the batch is the smaller one.
 TEST_F(RecipeInit, ReducesTheBatchBeforeItRejects) {
   write("data.jsonl", testing::forty_documents());
-  nlohmann::json config = testing::json_of(testing::tiny("gqa") / "config.json");
-  config["hidden_size"] = 128;
-  config["intermediate_size"] = 512;
-  config["num_hidden_layers"] = 4;
-  config["vocab_size"] = 4096;
-  write("model.json", config.dump());
+  write_config("model.json",
+               {{"hidden_size", 128}, {"intermediate_size", 512}, {"num_hidden_layers", 4}, {"vocab_size", 4096}});
   const std::string model =
       "--model model.json --set precision.compute=float32 --set train.steps=3 --set data.sequence_length=64 ";
   const auto ample = init(model + "--memory 1GiB");
@@ -107,15 +100,13 @@ TEST_F(RecipeInit, ReducesTheBatchBeforeItRejects) {
 
 // A recipe for GPUs that this machine lacks names them, and plan on this machine agrees.
 TEST_F(RecipeInit, WritesForAnotherMachine) {
-  nlohmann::json config = testing::json_of(testing::tiny("gqa") / "config.json");
-  config.update({{"hidden_size", 4096},
-                 {"intermediate_size", 14336},
-                 {"num_hidden_layers", 32},
-                 {"num_attention_heads", 32},
-                 {"num_key_value_heads", 8},
-                 {"vocab_size", 128256},
-                 {"max_position_embeddings", 131072}});
-  write("llama/config.json", config.dump());
+  write_config("llama/config.json", {{"hidden_size", 4096},
+                                     {"intermediate_size", 14336},
+                                     {"num_hidden_layers", 32},
+                                     {"num_attention_heads", 32},
+                                     {"num_key_value_heads", 8},
+                                     {"vocab_size", 128256},
+                                     {"max_position_embeddings", 131072}});
   const auto recipe = init("--model llama/config.json --target h200 --ranks 8");
   EXPECT_EQ(recipe["run"]["device"], "cuda");
   EXPECT_EQ(recipe["run"]["ranks"], 8);

@@ -21,6 +21,12 @@ class RecipeInit : public Binary {
     const Ran ran = hawser(arguments);
     EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.err << folder_.read("recipe.yaml");
   }
+  // Writes the tiny model's config.json with some other values.
+  void write_config(const std::string& path, const nlohmann::json& changes) {
+    nlohmann::json config = json_of(testing::tiny("gqa") / "config.json");
+    config.update(changes);
+    write(path, config.dump());
+  }
   std::string text() const { return folder_.read("recipe.yaml"); }
   std::string tiny(const std::string& name) { return testing::tiny(name).string(); }
 

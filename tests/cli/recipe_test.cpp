@@ -346,9 +346,7 @@ TEST_F(RecipeInit, SetsUpConversationsTextAndTokens) {
 
 // Where the data have tool calls and the tokenizer's template leaves them out, the recipe has a built-in template.
 TEST_F(RecipeInit, SetsATemplateThatWritesToolCalls) {
-  nlohmann::json config = testing::json_of(testing::tiny("gqa") / "config.json");
-  config["vocab_size"] = 300;
-  write("mine/config.json", config.dump());
+  write_config("mine/config.json", {{"vocab_size", 300}});
   const auto tokenizer = [&](const std::string& token, const nlohmann::json& chat_template) {
     write("mine/tokenizer.json", prepare::tokenizer_of_bytes({token, "<|im_end|>", "<|eot_id|>"}));
     write("mine/tokenizer_config.json", nlohmann::json{{"chat_template", chat_template}}.dump());

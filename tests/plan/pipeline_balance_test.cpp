@@ -43,7 +43,8 @@ TEST(PipelineBalance, EveryScheduleEndsForAnyNumberOfMicroBatches) {
       for (const PipelineSchedule schedule : kSchedules) {
         for (const int each : schedule == PipelineSchedule::interleaved ? std::vector{2, 3, 4} : std::vector{1}) {
           const PipelinePartition cuts = plan::equal_partition(stages, each, stages * each);
-          const double step = seconds(schedule, cuts, micro_batches, equal_blocks(stages * each, as_in(schedule, {1, 1, 1})));
+          const double step =
+              seconds(schedule, cuts, micro_batches, equal_blocks(stages * each, as_in(schedule, {1, 1, 1})));
           const double work = 3.0 * each * micro_batches;
           const auto what = [&] {
             return cat(stages, " stages, ", micro_batches, " micro-batches, schedule ", static_cast<int>(schedule),
@@ -80,6 +81,59 @@ TEST(PipelineBalance, ZeroBubbleKeepsAsManyMicroBatchesAsTheFirstStageOf1F1B) {
     const plan::Schedule schedule = plan::schedule_of(PipelineSchedule::zero_bubble, stages);
     for (int stage = 0; stage < stages; ++stage) EXPECT_EQ(most_in_flight(schedule.passes(stage, 8 * stages)), stages);
   }
+}
+
+// Model chunks of micro-batches between forward and backward.
+int most_stored(const std::vector<step::Pass>& passes) {
+  int now = 0, most = 0;
+  for (const step::Pass& pass : passes) {
+    now += pass.kind == step::Pass::Kind::forward ? 1 : pass.kind == step::Pass::Kind::backward ? -1 : 0;
+    most = std::max(most, now);
+  }
+  return most;
+}
+
+// As docs/pipeline.md has them, in model chunks.
+TEST(PipelineBalance, StagesStoreAsManyMicroBatchesAsTheDocsSay) {
+  for (const int stages : {2, 4, 8}) {
+    const int micro_batches = 8 * stages;
+    for (int stage = 0; stage < stages; ++stage) {
+      const auto stored = [&](PipelineSchedule schedule, int each = 1) {
+        const PipelinePartition cuts = plan::equal_partition(stages, each, stages * each);
+        return most_stored(plan::schedule_of(schedule, stages, each).of_stage(cuts, stage, micro_batches));
+      };
+      EXPECT_EQ(stored(PipelineSchedule::one_forward_one_backward), stages - stage);
+      EXPECT_EQ(stored(PipelineSchedule::gpipe), micro_batches);
+      for (const int each : {2, 4}) {
+        EXPECT_EQ(stored(PipelineSchedule::interleaved, each), 2 * (stages - stage) - 1 + (each - 1) * stages);
+      }
+    }
+  }
+}
+
+// "F0 F1 B0 F2 B1 B2", with weight gradients where they are delayed.
+std::string text_of(PipelineSchedule schedule, int stage) {
+  const plan::Schedule of = plan::schedule_of(schedule, 2);
+  std::string out;
+  for (const step::Pass& pass : of.of_stage(plan::equal_partition(2, 1, 2), stage, 3)) {
+    const bool weights = pass.kind == step::Pass::Kind::weight_gradients;
+    if (weights && !of.delays_weights) continue;
+    out += cat(out.empty() ? "" : " ",
+               weights                                  ? "W"
+               : pass.kind == step::Pass::Kind::forward ? "F"
+                                                        : "B",
+               pass.micro_batch);
+  }
+  return out;
+}
+
+// The examples of step/pipeline_passes.h.
+TEST(PipelineBalance, SchedulesOfTwoStages) {
+  EXPECT_EQ(text_of(PipelineSchedule::gpipe, 0), "F0 F1 F2 B0 B1 B2");
+  EXPECT_EQ(text_of(PipelineSchedule::one_forward_one_backward, 0), "F0 F1 B0 F2 B1 B2");
+  EXPECT_EQ(text_of(PipelineSchedule::one_forward_one_backward, 1), "F0 B0 F1 B1 F2 B2");
+  EXPECT_EQ(text_of(PipelineSchedule::zero_bubble, 0), "F0 F1 B0 W0 F2 B1 W1 B2 W2");
+  EXPECT_EQ(text_of(PipelineSchedule::zero_bubble, 1), "F0 B0 F1 B1 W0 F2 B2 W1 W2");
 }
 
 // Calls visit with each list of `count` positive numbers of this sum.
@@ -217,8 +271,7 @@ TEST(PipelineBalance, AutoFitsWhereTheFastestCutsDoNot) {
 TEST(PipelineBalance, ManyMicroBatchesNeedWhatTheirPlansNeed) {
   const models::Model model = model_of(32);
   for (const char* schedule : {"1f1b", "interleaved", "zero_bubble"}) {
-    const Recipe recipe =
-        recipe_of({cat("parallel.pipeline_schedule=", schedule), "train.global_batch_size=67"});
+    const Recipe recipe = recipe_of({cat("parallel.pipeline_schedule=", schedule), "train.global_batch_size=67"});
     const plan::Forecast f = forecast(recipe, model);
     ASSERT_GT(model.blocks() * f.layout.micro_batches, 2048);
     std::vector<program::RankTrace> traces;
