@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "plan/forecast.h"
+#include "plan/pipeline_form.h"
 #include "plan/policy_candidates.h"
 
 namespace hawser::plan {
@@ -20,6 +21,10 @@ namespace {
 constexpr int kMaxMixes = 8;  // for each candidate that recomputes least in a mix
 // Maximum number of neighbours to plan, and maximum number of their blocks times micro-batches, for large models.
 constexpr int kMaxNeighbours = 64, kNeighbourBlocks = 768;
+// Of large plans fewer mixes are planned: the search ends with one that leaves at most kUnused of the limit free, and
+// looks for others only if they are estimated to be faster by kFaster.
+constexpr int kMixesOfLarge = 3, kAllMixesOfLarge = 5;
+constexpr double kUnused = 0.03, kFaster = 0.01;
 
 }  // namespace
 
@@ -31,36 +36,44 @@ class Forecaster::Choice {
         blocks_(on.model_.blocks()),
         recipe_(recipe),
         base_(base),
-        micro_batches_(on.searched_micro_batches(recipe, base)),
+        large_(on.is_large(recipe, base)),
+        micro_batches_(large_ ? on.short_steps(recipe, base).first : on.searched_micro_batches(recipe, base)),
         short_(on.shortened(recipe, base, micro_batches_)) {}
 
   Forecast run() {
     const auto model = on_.models_.of(base_.parallelism, 0, blocks_);
     std::vector<PolicyCandidate> candidates =
         list_policy_candidates(on_.layout_of(short_, base_, *model), *model, on_.choices_.offload);
+    const auto fits = [&](const Forecast& f) {
+      return static_cast<double>(f.needed()) <= (1 - kAutoMargin) * static_cast<double>(on_.capacity_) && f.host_fits();
+    };
+    std::map<BlockPolicy, bool> host_fits;
     for (PolicyCandidate& candidate : candidates) {
-      const Forecast f = plan(short_, uniform(candidate.policy), program::Placing::estimate);
-      candidate.needed_bytes = static_cast<double>(f.needed());
-      candidate.seconds = f.seconds;
-      tried_[uniform(candidate.policy)] = {candidate.needed_bytes, candidate.seconds, f.host_fits(), false};
+      const Tried tried = large_ ? few_blocks(candidate.policy) : estimated(candidate.policy);
+      candidate.needed_bytes = tried.needed, candidate.seconds = tried.seconds;
+      host_fits[candidate.policy] = tried.host_fits;
+      // Nothing is faster than the first, which recomputes least.
+      if (large_ && &candidate == &candidates.front() && tried.needed <= static_cast<double>(on_.capacity_)) {
+        Forecast full = on_.complete(recipe_, with(uniform(candidate.policy)));
+        if (fits(full)) return full;
+      }
     }
     // The minimum of device memory among those that fit in host memory, if any do.
-    const auto min = std::ranges::min_element(candidates, {}, [&](const PolicyCandidate& c) {
-      return std::pair(!tried_.at(uniform(c.policy)).host_fits, c.needed_bytes);
-    });
+    const auto min = std::ranges::min_element(
+        candidates, {}, [&](const PolicyCandidate& c) { return std::pair(!host_fits.at(c.policy), c.needed_bytes); });
     if (min->needed_bytes > static_cast<double>(on_.capacity_) &&
         on_.layout_of(recipe_, base_, *model).micro_batches > micro_batches_) {
-      return on_.extrapolated(recipe_, with(uniform(min->policy)));
+      return on_.extrapolated(recipe_, with(uniform(min->policy)),
+                              large_ ? program::Placing::estimate : program::Placing::offsets);
     }
     const PolicyCandidates policies(candidates, blocks_);
     // The step with all micro-batches may need a little more than the short one; then search again with a lower limit.
-    double limit = (1 - kAutoMargin) * static_cast<double>(on_.capacity_);
+    double limit = (1 - kAutoMargin - (large_ ? kPlaced : 0)) * static_cast<double>(on_.capacity_);
     for (int round = 0; round < 3; ++round) {
       const std::optional<Planned> found = search(policies, limit);
       if (!found) break;
-      Forecast full = on_.complete(recipe_, with(policies.list(found->mix)));
-      const bool fits = static_cast<double>(full.needed()) <= (1 - kAutoMargin) * static_cast<double>(on_.capacity_);
-      if (fits && full.host_fits()) return full;
+      Forecast full = on_.complete(recipe_, with(listed(policies, found->mix)));
+      if (fits(full)) return full;
       limit -= static_cast<double>(full.needed()) - found->needed;
     }
     // No mix leaves the margin free: the policy with the minimum memory.
@@ -68,6 +81,11 @@ class Forecaster::Choice {
   }
 
  private:
+  struct Tried {
+    double needed = 0, seconds = 0;
+    bool host_fits = true;
+    bool placed = false;
+  };
   struct Planned {
     Mix mix;
     double needed = 0, seconds = 0;
@@ -76,6 +94,19 @@ class Forecaster::Choice {
 
   std::vector<BlockPolicy> uniform(const BlockPolicy& policy) const {
     return std::vector<BlockPolicy>(static_cast<std::size_t>(blocks_), policy);
+  }
+
+  // The policy of each block. A step takes as long as its slowest stage, so each model chunk has each policy in the
+  // same proportion.
+  std::vector<BlockPolicy> listed(const PolicyCandidates& policies, const Mix& mix) const {
+    const std::vector<BlockPolicy> all = policies.list(mix);
+    if (stages(base_) == 1) return all;
+    std::vector<BlockPolicy> out;
+    for (const int blocks : blocks_of(base_.parallelism.partition)) {
+      for (int i = 0; i < blocks; ++i)
+        out.push_back(all[static_cast<std::size_t>((2 * i + 1) * blocks_ / (2 * blocks))]);
+    }
+    return out;
   }
 
   Candidate with(std::vector<BlockPolicy> policies) const {
@@ -89,12 +120,29 @@ class Forecaster::Choice {
     return on_.forecast(recipe, with(std::move(policies)), placing, max_needed);
   }
 
-  // The short step with a mix. Buffers are placed only if the estimate fits.
+  // The short step with one policy in all blocks.
+  Tried estimated(const BlockPolicy& policy) {
+    const Forecast f = plan(short_, uniform(policy), program::Placing::estimate);
+    return tried_[uniform(policy)] = {static_cast<double>(f.needed()), f.seconds, f.host_fits()};
+  }
+  // The same from plans of few blocks: linear in the blocks of each stage.
+  Tried few_blocks(const BlockPolicy& policy) const {
+    const Candidate candidate = with(uniform(policy));
+    const std::optional<FewBlocks> few = on_.few_blocks(short_, candidate);
+    if (!few) {
+      const Forecast f = plan(short_, candidate.blocks, program::Placing::estimate);
+      return {static_cast<double>(f.needed()), f.seconds, f.host_fits()};
+    }
+    return {few->needed(candidate.parallelism.partition), few->seconds(candidate.parallelism.partition)};
+  }
+
+  // The short step with a mix. Buffers are placed only if the estimate fits; those of a large plan are not.
   Planned planned(const PolicyCandidates& policies, const Mix& mix, double limit) {
-    const auto found = tried_.try_emplace(policies.list(mix));
+    const auto found = tried_.try_emplace(listed(policies, mix));
     Tried& tried = found.first->second;
-    if (found.second || (!tried.placed && tried.needed <= limit)) {
-      const Forecast f = plan(short_, found.first->first, program::Placing::offsets, static_cast<std::int64_t>(limit));
+    if (found.second || (!large_ && !tried.placed && tried.needed <= limit)) {
+      const program::Placing placing = large_ ? program::Placing::estimate : program::Placing::offsets;
+      const Forecast f = plan(short_, found.first->first, placing, static_cast<std::int64_t>(limit));
       tried = {static_cast<double>(f.needed()), f.seconds, f.host_fits(), f.placed};
     }
     return {mix, tried.needed, tried.seconds, tried.host_fits};
@@ -115,16 +163,19 @@ class Forecaster::Choice {
         fastest_first.emplace_back(mix->seconds, least_recompute);
     }
     std::sort(fastest_first.begin(), fastest_first.end());
+    const double enough = large_ ? 1 - kFaster : 1;
+    const auto full = [&](double needed) { return large_ && needed <= limit && needed >= (1 - kUnused) * limit; };
     for (const auto& [seconds, least_recompute] : fastest_first) {
-      if (best && seconds >= best->seconds) continue;
+      if (best && (seconds >= enough * best->seconds || (large_ && std::ssize(tried_) >= kAllMixesOfLarge))) continue;
       // The budget is between `low`, which yields no mix or one that fits, and `high`, which yields one that is too
       // large.
       double budget = limit, low = 0, high = std::numeric_limits<double>::infinity();
-      for (int i = 0; i < kMaxMixes && high - low > kFinest * limit; ++i) {
+      for (int i = 0; i < (large_ ? kMixesOfLarge : kMaxMixes) && high - low > kFinest * limit; ++i) {
         const std::optional<Mix> mix = policies.fastest(budget, least_recompute);
         double next = 0;
         if (mix) {
           const Planned p = judge(*mix);
+          if (full(p.needed)) break;
           (p.needed <= limit ? low : high) = budget;
           next = limit - (p.needed - mix->needed_bytes);
         } else {
@@ -138,7 +189,8 @@ class Forecaster::Choice {
     // The estimate may be wrong about one policy in all blocks: try those that are faster and fit.
     for (std::size_t r = 0; r < policies.candidates().size(); ++r) {
       const PolicyCandidate& candidate = policies.candidates()[r];
-      if (candidate.needed_bytes <= limit && (!best || candidate.seconds < best->seconds)) judge(policies.uniform(r));
+      if (candidate.needed_bytes <= limit && (!best || candidate.seconds < enough * best->seconds))
+        judge(policies.uniform(r));
     }
     if (best) improve(policies, limit, *best);
     return best;
@@ -163,16 +215,11 @@ class Forecaster::Choice {
 
   static constexpr double kFinest = 5e-4;
 
-  struct Tried {
-    double needed = 0, seconds = 0;
-    bool host_fits = true;
-    bool placed = false;
-  };
-
   const Forecaster& on_;
   int blocks_;
   const Recipe& recipe_;
   Candidate base_;
+  bool large_;
   int micro_batches_;
   Recipe short_;
   std::map<std::vector<BlockPolicy>, Tried> tried_;

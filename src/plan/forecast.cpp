@@ -100,10 +100,12 @@ std::vector<const RankPlan*> pointers(const std::vector<RankPlan>& plans) {
 
 }  // namespace
 
-Candidate Forecaster::candidate_of(const Recipe& recipe) const {
-  Parallelism parallelism = choices_.parallelism
-                                ? choices_.parallelism(recipe, world_)
-                                : parallelism_of(with_partition(with_context_form(recipe)), model_, world_);
+Candidate Forecaster::candidate_of(const Recipe& recipe, Cuts cuts) const {
+  const auto own = [&] {
+    const Recipe of_form = with_context_form(recipe);
+    return parallelism_of(cuts == Cuts::chosen ? with_partition(of_form) : of_form, model_, world_);
+  };
+  Parallelism parallelism = choices_.parallelism ? choices_.parallelism(recipe, world_) : own();
   return plan::candidate_of(recipe, std::move(parallelism), model_.blocks());
 }
 
@@ -151,47 +153,68 @@ Forecast Forecaster::forecast() const {
 
 Forecast Forecaster::forecast(const Candidate& candidate) const {
   const int searched = searched_micro_batches(recipe_, candidate);
-  if (layout_of(recipe_, candidate).micro_batches > searched) {
+  if (!extrapolates(recipe_, candidate) && layout_of(recipe_, candidate).micro_batches > searched) {
     const Recipe first = shortened(recipe_, candidate, searched);
-    if (!forecast(first, candidate, program::Placing::estimate).fits()) return extrapolated(recipe_, candidate);
+    if (!forecast(first, candidate, program::Placing::estimate).fits()) {
+      return extrapolated(recipe_, candidate, program::Placing::offsets);
+    }
   }
   return complete(recipe_, candidate);
 }
 
-Forecast Forecaster::complete(const Recipe& recipe, const Candidate& candidate) const {
-  constexpr int kManyPasses = 2048;  // of blocks
+bool Forecaster::extrapolates(const Recipe& recipe, const Candidate& candidate) const {
+  constexpr int kManyPasses = 1024;  // of blocks
   const int micro_batches = layout_of(recipe, candidate).micro_batches;
-  const bool many = micro_batches >= 4 * period(recipe, candidate) && micro_batches * model_.blocks() > kManyPasses;
-  return many ? extrapolated(recipe, candidate) : forecast(recipe, candidate, program::Placing::offsets);
+  return micro_batches >= 4 * period(recipe, candidate) && micro_batches * model_.blocks() > kManyPasses;
 }
 
-Forecast Forecaster::extrapolated(const Recipe& recipe, const Candidate& candidate) const {
-  const auto start = std::chrono::steady_clock::now();
+bool Forecaster::is_large(const Recipe& recipe, const Candidate& candidate) const {
+  constexpr int kLargePlan = 768;  // passes of blocks
+  return stages(candidate) > 1 && model_.blocks() * searched_micro_batches(recipe, candidate) > kLargePlan;
+}
+
+Forecast Forecaster::complete(const Recipe& recipe, const Candidate& candidate) const {
+  const program::Placing placing =
+      estimates_ && is_large(recipe, candidate) ? program::Placing::estimate : program::Placing::offsets;
+  return extrapolates(recipe, candidate) ? extrapolated(recipe, candidate, placing)
+                                         : forecast(recipe, candidate, placing);
+}
+
+Forecaster::ShortSteps Forecaster::short_steps(const Recipe& recipe, const Candidate& candidate) const {
+  const Parallelism& own = candidate.parallelism;
   const int period = Forecaster::period(recipe, candidate);
+  const bool even = own.partition.stages > 1 && own.partition.model_chunks() == own.partition.stages &&
+                    !own.schedule.delays_weights && own.schedule.group == 1;
+  if (even) return {.first = period + 2, .more = std::max(2, period / 2)};
+  return {.first = 2 * period + layout_of(recipe, candidate).micro_batches % period, .more = period};
+}
+
+Forecast Forecaster::extrapolated(const Recipe& recipe, const Candidate& candidate, program::Placing placing) const {
+  const auto start = std::chrono::steady_clock::now();
+  const ShortSteps steps = short_steps(recipe, candidate);
   Layout all = layout_of(recipe, candidate);
-  const int rest = all.micro_batches % period;
-  if (all.micro_batches < 3 * period + rest) return forecast(recipe, candidate, program::Placing::offsets);
-  Forecast out = forecast(shortened(recipe, candidate, 2 * period + rest), candidate, program::Placing::offsets);
+  if (all.micro_batches < steps.first + steps.more) return forecast(recipe, candidate, placing);
+  Forecast out = forecast(shortened(recipe, candidate, steps.first), candidate, placing);
   const Forecast longer =
-      forecast(shortened(recipe, candidate, 3 * period + rest), candidate, program::Placing::estimate);
-  const double more = static_cast<double>(all.micro_batches - out.layout.micro_batches) / period;
+      forecast(shortened(recipe, candidate, steps.first + steps.more), candidate, program::Placing::estimate);
+  const double more = static_cast<double>(all.micro_batches - out.layout.micro_batches) / steps.more;
   out.layout = std::move(all);
-  const auto add = [&](double& two, double three) { two += more * (three - two); };
+  const auto add = [&](double& value, double longers) { value += more * (longers - value); };
   const auto at = [](const std::map<std::string, double>& in, const std::string& key) {
     const auto found = in.find(key);
     return found == in.end() ? 0.0 : found->second;
   };
   for (std::size_t s = 0; s < out.stages.size(); ++s) {
-    StageForecast& two = out.stages[s];
-    const StageForecast& three = longer.stages[s];
-    add(two.costs.flops, three.costs.flops);
-    add(two.costs.model_flops, three.costs.model_flops);
-    add(two.time.seconds, three.time.seconds);
-    add(two.time.alone, three.time.alone);
-    const std::int64_t pinned = three.costs.pinned_bytes - two.costs.pinned_bytes;
-    two.costs.pinned_bytes += std::llround(more * static_cast<double>(pinned));
-    for (auto& [group, bytes] : two.costs.traffic) add(bytes, at(three.costs.traffic, group));
-    for (auto& [what, seconds] : two.time.busy) add(seconds, at(three.time.busy, what));
+    StageForecast& stage = out.stages[s];
+    const StageForecast& other = longer.stages[s];
+    add(stage.costs.flops, other.costs.flops);
+    add(stage.costs.model_flops, other.costs.model_flops);
+    add(stage.time.seconds, other.time.seconds);
+    add(stage.time.alone, other.time.alone);
+    const std::int64_t pinned = other.costs.pinned_bytes - stage.costs.pinned_bytes;
+    stage.costs.pinned_bytes += std::llround(more * static_cast<double>(pinned));
+    for (auto& [group, bytes] : stage.costs.traffic) add(bytes, at(other.costs.traffic, group));
+    for (auto& [what, seconds] : stage.time.busy) add(seconds, at(other.time.busy, what));
   }
   set_speed(recipe, out);
   out.planning_seconds = seconds_since(start);

@@ -163,13 +163,14 @@ class Forecaster {
   // For memory.activation_checkpointing: auto, the forecast of the chosen policies: those of the fastest step that
   // needs at most 1 - kAutoMargin of the capacity, or, if none fits, those with the minimum memory. Equal arguments
   // give equal choices. For parallel.context_comm: auto, that of the fastest form that fits; for
-  // parallel.pipeline_partition: auto, that of balanced cuts. A recipe of many
-  // micro-batches that clearly does not fit is planned with the first of them: its memory may be a little too low. The
-  // plans of all pipeline stages are checked together (check_plans), unless they are estimates.
+  // parallel.pipeline_partition: auto, that of balanced cuts. A recipe of many micro-batches that clearly does not fit
+  // is planned with the first of them: its memory may be a little too low. The plans of all pipeline stages are checked
+  // together (check_plans), unless they are estimates.
   Forecast forecast() const;
   // The complete plan of a candidate on as many ranks, with everything else as in the recipe.
   Forecast forecast(const Candidate& candidate) const;
   // Up to `count` settings whose complete plans fit, fastest first; takes at most seconds. Empty if none was found.
+  // Large plans of several stages are estimated.
   std::vector<Suggestion> suggestions(int count) const;
   // The first of twice, four times, ... as many ranks (powers of two) on which the recipe fits; first unchanged but for
   // the batch, then with all state sharded and checkpointing auto. None on a CPU whose ranks share its memory.
@@ -179,7 +180,8 @@ class Forecaster {
  private:
   class Search;
   class Choice;
-  Candidate candidate_of(const Recipe& recipe) const;
+  enum class Cuts { chosen, equal };  // between stages, with parallel.pipeline_partition: auto
+  Candidate candidate_of(const Recipe& recipe, Cuts cuts = Cuts::chosen) const;
   // The forms that the model allows with the recipe's degrees, fastest first. UserError if no step with one of them can
   // be planned.
   std::vector<ContextForecast> context_forms(const Recipe& recipe) const;
@@ -196,7 +198,16 @@ class Forecaster {
   };
   FreeCuts balanced_cuts(const Recipe& recipe, const Candidate& equal, bool within_capacity) const;
   FreeCuts cuts_of(const Recipe& recipe) const;
-  // By stage, estimated with one and two blocks in each model chunk. Empty if the model has too few.
+  // Estimates of a step with other cuts, from plans with two and three blocks in each model chunk (or one and two).
+  struct FewBlocks {
+    std::vector<StageMemory> memory;  // by stage
+    double base = 0, per_block = 0;   // seconds of the step: base + per_block x the most blocks of a stage
+    double needed(const models::PipelinePartition& partition) const;   // by the stage that needs the most
+    double seconds(const models::PipelinePartition& partition) const;  // of the step
+  };
+  // With one policy in all blocks. None if the model has too few.
+  std::optional<FewBlocks> few_blocks(const Recipe& recipe, const Candidate& candidate) const;
+  // By stage. Empty if the model has too few blocks.
   std::vector<StageMemory> stage_memory(const Recipe& recipe, const Candidate& candidate) const;
   ModelTimes times_without_stages(const Recipe& recipe, const Candidate& candidate) const;
   Recipe with_partition(const Recipe& recipe) const;  // with those cuts, where they are free
@@ -211,11 +222,26 @@ class Forecaster {
   Recipe shortened(const Recipe& recipe, const Candidate& candidate, int micro_batches) const;
   // Policies of the blocks, and places of the state if Choices say so; the parallelism is that of `base`.
   Forecast choose(const Recipe& recipe, const Candidate& base) const;
-  // The complete plan, or of a step of many passes that of its first micro-batches: further ones need hardly more memory.
+  // The complete plan, or of a step of many passes that of its first micro-batches: further ones need hardly more
+  // memory.
+  bool extrapolates(const Recipe& recipe, const Candidate& candidate) const;  // has that many
   Forecast complete(const Recipe& recipe, const Candidate& candidate) const;
-  // A forecast from the plans of 2 P + R and of 3 P + R micro-batches, P = period(), R the rest of all of them: P further
-  // ones take as long as those by which the two differ. Device memory is that of the first.
-  Forecast extrapolated(const Recipe& recipe, const Candidate& candidate) const;
+  // Several stages whose plan takes a good part of a second.
+  bool is_large(const Recipe& recipe, const Candidate& candidate) const;
+  Forecaster with_estimates() const;          // complete() estimates large plans
+  bool surely_fits(const Forecast& f) const;  // with offsets, if it is an estimate
+  // An estimate of few blocks is not clearly too large; with checkpointing auto, that of the least memory.
+  bool may_fit(const Recipe& recipe, const Candidate& candidate) const;
+  static constexpr double kPlaced = 0.005;  // what offsets need more than an estimate, a fraction of the capacity
+  // Two short steps from which a long one is extrapolated: further micro-batches take as long as those by which the two
+  // differ. Those of 1F1B do soon after the first stage has as many in flight as it ever has. With other schedules they
+  // do after two periods P, and only P of them: 2 P + R and 3 P + R, where R is the rest of all micro-batches.
+  struct ShortSteps {
+    int first, more;  // micro-batches
+  };
+  ShortSteps short_steps(const Recipe& recipe, const Candidate& candidate) const;
+  // A forecast from the plans of the two. Device memory is that of the first.
+  Forecast extrapolated(const Recipe& recipe, const Candidate& candidate, program::Placing placing) const;
   // With the first `blocks` blocks of the model. Does not compute offsets if the estimate is above `max_needed`; then
   // needed() is the estimate.
   Forecast forecast(const Recipe& recipe, const Candidate& candidate, int blocks, program::Placing placing,
@@ -230,6 +256,7 @@ class Forecaster {
   struct Sketch {
     double needed = 0, seconds = 0;
   };
+  static constexpr double kSlack = 1.03;  // a sketch may be above what fits by this factor
   Sketch sketch(const Recipe& recipe, const Candidate& candidate) const;
   Sketch sketch_of_stages(const Recipe& recipe, const Candidate& candidate) const;
 
@@ -254,6 +281,7 @@ class Forecaster {
   bool evaluates_;
   std::int64_t capacity_;
   Choices choices_;
+  bool estimates_ = false;
 };
 
 constexpr int kSuggestions = 3;

@@ -25,23 +25,9 @@ ModelTimes Forecaster::times_without_stages(const Recipe& recipe, const Candidat
 }
 
 std::vector<StageMemory> Forecaster::stage_memory(const Recipe& recipe, const Candidate& candidate) const {
-  const Parallelism& own = candidate.parallelism;
-  const int stages = own.partition.stages, each = own.partition.model_chunks() / stages;
-  const int model_chunks = stages * each;
-  if (2 * model_chunks > model_.blocks()) return {};
   const Recipe few = shortened(recipe, candidate, searched_micro_batches(recipe, candidate));
-  const auto needed = [&](int blocks) {
-    Candidate equal = candidate;
-    equal.parallelism.partition = equal_partition(stages, each, blocks);
-    const Forecast found = forecast(few, equal, blocks, program::Placing::estimate);
-    std::vector<double> out;
-    for (const StageForecast& stage : found.stages) out.push_back(static_cast<double>(found.needed(stage)));
-    return out;
-  };
-  const std::vector<double> one = needed(model_chunks), two = needed(2 * model_chunks);
-  std::vector<StageMemory> out;
-  for (std::size_t s = 0; s < one.size(); ++s) out.push_back({2 * one[s] - two[s], (two[s] - one[s]) / each});
-  return out;
+  const std::optional<FewBlocks> found = few_blocks(few, candidate);
+  return found ? found->memory : std::vector<StageMemory>{};
 }
 
 Forecaster::FreeCuts Forecaster::balanced_cuts(const Recipe& recipe, const Candidate& equal,

@@ -224,7 +224,7 @@ class Search {
       const StageMemory& memory = balance_.memory[static_cast<std::size_t>(stage)];
       const double needed = memory.base + memory.per_block * own;
       most = std::max(most, needed);
-      beyond += std::max(0.0, needed - balance_.capacity);
+      beyond += std::pow(std::max(0.0, needed - balance_.capacity), 2);
     }
     const bool by_memory = balance_.optimize == PipelineOptimize::memory;
     const std::vector<PassTimes> chunks = chunk_times(partition, times_);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/for_each_index.h"
 #include "device/cuda/native.h"
 #include "plan/cost_model.h"
 #include "program/order.h"

@@ -1,7 +1,9 @@
 // Estimates of memory and time with few blocks and few micro-batches, for searches that look at many settings.
 #include <algorithm>
+#include <tuple>
 
 #include "plan/forecast.h"
+#include "plan/pipeline_form.h"
 
 namespace hawser::plan {
 namespace {
@@ -16,6 +18,53 @@ double bubble_passes(const Parallelism& parallelism) {
 }
 
 }  // namespace
+
+std::optional<Forecaster::FewBlocks> Forecaster::few_blocks(const Recipe& recipe, const Candidate& candidate) const {
+  const models::PipelinePartition& own = candidate.parallelism.partition;
+  const int each = own.model_chunks() / own.stages;
+  if (2 * own.model_chunks() > model_.blocks()) return std::nullopt;
+  const auto with_blocks = [&](int blocks) {
+    Candidate equal = candidate;
+    equal.parallelism.partition = equal_partition(own.stages, each, blocks);
+    return forecast(recipe, equal, blocks, program::Placing::estimate);
+  };
+  // The second block of a model chunk needs gathered weights of its own: they are prefetched.
+  const int few = 3 * own.model_chunks() <= model_.blocks() ? 2 : 1;
+  const Forecast less = with_blocks(few * own.model_chunks()), more = with_blocks((few + 1) * own.model_chunks());
+  const auto line = [&](double a, double b) { return std::pair(a - few * (b - a), (b - a) / each); };
+  FewBlocks out;
+  std::tie(out.base, out.per_block) = line(less.seconds, more.seconds);
+  for (std::size_t s = 0; s < less.stages.size(); ++s) {
+    const auto [base, per_block] =
+        line(static_cast<double>(less.needed(less.stages[s])), static_cast<double>(more.needed(more.stages[s])));
+    out.memory.push_back({base, per_block});
+  }
+  return out;
+}
+
+namespace {
+
+std::vector<int> blocks_of_stages(const models::PipelinePartition& partition) {
+  std::vector<int> out(static_cast<std::size_t>(partition.stages));
+  const std::vector<int> blocks = blocks_of(partition);
+  for (int c = 0; c < partition.model_chunks(); ++c) {
+    out[static_cast<std::size_t>(partition.stage_of(c))] += blocks[static_cast<std::size_t>(c)];
+  }
+  return out;
+}
+
+}  // namespace
+
+double Forecaster::FewBlocks::needed(const models::PipelinePartition& partition) const {
+  const std::vector<int> blocks = blocks_of_stages(partition);
+  double out = 0;
+  for (std::size_t s = 0; s < memory.size(); ++s) out = std::max(out, memory[s].base + memory[s].per_block * blocks[s]);
+  return out;
+}
+
+double Forecaster::FewBlocks::seconds(const models::PipelinePartition& partition) const {
+  return base + per_block * std::ranges::max(blocks_of_stages(partition));
+}
 
 Forecaster::Sketch Forecaster::sketch(const Recipe& recipe, const Candidate& candidate) const {
   const bool alike = std::ranges::adjacent_find(candidate.blocks, std::not_equal_to()) == candidate.blocks.end();

@@ -299,9 +299,13 @@ class Forecaster::Search {
     if (on_.choices_.weights_on_host) try_checkpointing(s);
   }
 
-  Candidate candidate_of(const SearchSettings& s) const {
+  // A sketch needs no balanced cuts between stages.
+  Candidate sketched(const SearchSettings& s) const { return candidate_of(s, Cuts::equal); }
+
+  Candidate candidate_of(const SearchSettings& s, Cuts cuts = Cuts::chosen) const {
     const Recipe recipe = with(on_.recipe_, s);
-    Candidate out = s.parallelism ? plan::candidate_of(recipe, *s.parallelism, blocks_) : on_.candidate_of(recipe);
+    Candidate out =
+        s.parallelism ? plan::candidate_of(recipe, *s.parallelism, blocks_) : on_.candidate_of(recipe, cuts);
     out.state = s.state;
     out.weights = s.weights;
     return out;
@@ -347,21 +351,29 @@ class Forecaster::Search {
   }
 
   void try_mixes(SearchSettings s) {
-    if (!is_automatic(on_.recipe_.memory)) add(s, on_.sketch(with(on_.recipe_, s), candidate_of(s)));
+    if (!is_automatic(on_.recipe_.memory)) add(s, on_.sketch(with(on_.recipe_, s), sketched(s)));
     s.automatic = true;
     const Recipe recipe = with(on_.recipe_, s);
-    Candidate uniform = candidate_of(s);
+    Candidate uniform = sketched(s);
     const auto model = on_.models_.of(uniform.parallelism, 0, blocks_);
     std::vector<PolicyCandidate> candidates =
         list_policy_candidates(on_.layout_of(recipe, uniform, *model), *model, on_.choices_.offload);
-    for (PolicyCandidate& candidate : candidates) {
+    const auto estimate = [&](PolicyCandidate& candidate) {
       uniform.blocks.assign(uniform.blocks.size(), candidate.policy);
       const Sketch full = on_.sketch(recipe, uniform);
       candidate.needed_bytes = full.needed, candidate.seconds = full.seconds;
-    }
-    const double capacity = static_cast<double>(on_.capacity_);
+    };
+    const double limit = (1 - kAutoMargin) * static_cast<double>(on_.capacity_);
+    // Nothing fits if the policy that stores least does not, and nothing is faster than the one that recomputes least.
+    PolicyCandidate &least = candidates.back(), &fastest = candidates.front();
+    estimate(least);
+    const bool fits = least.needed_bytes <= kSlack * static_cast<double>(on_.capacity_);
+    if (!fits || candidates.size() == 1) return add(s, {least.needed_bytes, least.seconds});
+    estimate(fastest);
+    if (fastest.needed_bytes <= limit) return add(s, {fastest.needed_bytes, fastest.seconds});
+    for (std::size_t c = 1; c + 1 < candidates.size(); ++c) estimate(candidates[c]);
     const PolicyCandidates policies(candidates, blocks_);
-    if (const std::optional<Mix> mix = policies.fastest((1 - kAutoMargin) * capacity)) {
+    if (const std::optional<Mix> mix = policies.fastest(limit)) {
       add(s, {mix->needed_bytes, mix->seconds});
     } else {
       const auto min = std::ranges::min_element(candidates, {}, &PolicyCandidate::needed_bytes);
@@ -378,7 +390,7 @@ class Forecaster::Search {
       least_->needed = static_cast<std::int64_t>(sketch.needed);
     }
     // An estimate may be off by a little; the complete plan decides.
-    if (sketch.needed > 1.03 * static_cast<double>(on_.capacity_)) return;
+    if (sketch.needed > kSlack * static_cast<double>(on_.capacity_)) return;
     std::vector<Change> changes = changes_between(on_.recipe_, with(on_.recipe_, s));
     if (!changes.empty() || s.parallelism || s.state == StatePlace::host) {
       tried_.push_back({s, sketch, std::move(changes)});
@@ -406,8 +418,9 @@ class Forecaster::Search {
   std::optional<Suggestion> plan(const Tried& tried) const {
     Recipe recipe = with(on_.recipe_, tried.settings);
     const Candidate candidate = candidate_of(tried.settings);
+    if (!on_.may_fit(recipe, candidate)) return std::nullopt;
     const Forecast f = is_automatic(recipe.memory) ? on_.choose(recipe, candidate) : on_.complete(recipe, candidate);
-    if (!f.fits()) return std::nullopt;
+    if (!on_.surely_fits(f)) return std::nullopt;
     std::vector<Change> changes = tried.changes;
     if (on_.choices_.changes) {
       const std::vector<Change> others = on_.choices_.changes(f.candidate);
@@ -423,8 +436,34 @@ class Forecaster::Search {
   std::optional<Suggestion> least_;
 };
 
+Forecaster Forecaster::with_estimates() const {
+  Forecaster out = *this;
+  out.estimates_ = true;
+  return out;
+}
+
+bool Forecaster::surely_fits(const Forecast& f) const {
+  const double most = (f.placed ? 1 : 1 - kPlaced) * static_cast<double>(capacity_);
+  return f.fits() && static_cast<double>(f.needed()) <= most;
+}
+
+bool Forecaster::may_fit(const Recipe& recipe, const Candidate& candidate) const {
+  Candidate least = candidate;
+  if (is_automatic(recipe.memory)) {
+    const auto model = models_.of(least.parallelism, 0, model_.blocks());
+    const std::vector<PolicyCandidate> policies =
+        list_policy_candidates(layout_of(recipe, least, *model), *model, choices_.offload);
+    least.blocks.assign(least.blocks.size(), policies.back().policy);
+  }
+  std::optional<FewBlocks> few;
+  if (is_large(recipe, least)) few = few_blocks(shortened(recipe, least, short_steps(recipe, least).first), least);
+  const double needed = few ? few->needed(least.parallelism.partition) : sketch(recipe, least).needed;
+  return needed <= kSlack * static_cast<double>(capacity_);
+}
+
 std::vector<Suggestion> Forecaster::suggestions(int count) const {
-  return Search(*this).run(count);
+  const Forecaster estimating = with_estimates();
+  return Search(estimating).run(count);
 }
 
 std::string FittingRanks::flags() const {
@@ -454,8 +493,11 @@ std::optional<FittingRanks> Forecaster::fitting_ranks() const {
       const int shards = parallelism_of(recipe, model_, world).mesh.shard_ranks();
       if (!state_fits(model_, own, shards * inner, capacity_)) continue;
       const Machine machine = machine_of_run(machine_, target_, world_, world);
-      const Forecast there = Forecaster(recipe, model_, world, target_, machine, threads_, choices_).forecast();
-      if (!there.fits()) continue;
+      const Forecaster on_more =
+          Forecaster(recipe, model_, world, target_, machine, threads_, choices_).with_estimates();
+      if (!on_more.may_fit(recipe, on_more.candidate())) continue;
+      const Forecast there = on_more.forecast();
+      if (!on_more.surely_fits(there)) continue;
       std::vector<Change> changes = changes_between(recipe_, recipe);
       if (recipe.train.global_batch_size != recipe_.train.global_batch_size)
         changes.push_back({"train.global_batch_size", cat(recipe.train.global_batch_size)});
@@ -466,7 +508,8 @@ std::optional<FittingRanks> Forecaster::fitting_ranks() const {
 }
 
 Alternatives Forecaster::alternatives() const {
-  Search search(*this);
+  const Forecaster estimating = with_estimates();
+  Search search(estimating);
   Alternatives out{.suggestions = search.run(kSuggestions), .ranks = fitting_ranks()};
   if (out.suggestions.empty()) out.least = search.least();
   return out;

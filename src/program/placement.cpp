@@ -16,26 +16,39 @@ namespace hawser::program {
 
 namespace {
 
+// What execution orders depend on, of each item.
+struct Starts {
+  explicit Starts(const Trace& trace) {
+    stream.reserve(trace.items.size());
+    target.reserve(trace.items.size());
+    for (const TraceItem& item : trace.items) {
+      stream.push_back(item.stream);
+      target.push_back(item.kind == TraceItem::Kind::wait ? item.target : -1);
+    }
+  }
+  std::vector<int> stream, target;  // target: the item that a wait waits for, or -1
+};
+
 // An execution order of the trace that the happens-before relation allows: `eager` runs as far ahead of the other
 // streams as its waits allow. Returns item indices in the order in which they start.
-std::vector<int> run_ahead(const Trace& trace, int eager) {
-  const std::size_t count = trace.items.size();
+std::vector<int> run_ahead(const Starts& starts, int eager) {
+  const std::size_t count = starts.stream.size();
   std::vector<int> out;
   out.reserve(count);
-  std::vector<bool> done(count, false);
+  std::vector<char> done(count, 0);
   std::vector<int> ahead;
   for (std::size_t i = 0; i < count; ++i) {
-    if (trace.items[i].stream == eager) ahead.push_back(static_cast<int>(i));
+    if (starts.stream[i] == eager) ahead.push_back(static_cast<int>(i));
   }
   std::size_t next = 0;
   const auto start = [&](int item) {
-    done[static_cast<std::size_t>(item)] = true;
+    done[static_cast<std::size_t>(item)] = 1;
     out.push_back(item);
   };
   for (std::size_t i = 0; i < count; ++i) {
     while (next < ahead.size()) {
-      const TraceItem& item = trace.items[static_cast<std::size_t>(ahead[next])];
-      if (item.kind == TraceItem::Kind::wait && !done[static_cast<std::size_t>(item.target)]) break;
+      const int target = starts.target[static_cast<std::size_t>(ahead[next])];
+      if (target >= 0 && !done[static_cast<std::size_t>(target)]) break;
       start(ahead[next++]);
     }
     if (!done[i]) start(static_cast<int>(i));
@@ -99,20 +112,21 @@ class LiveSet {
 void find_peak(const Trace& trace, const Lifetimes& lifetimes, const std::vector<Buffer>& buffers,
                const std::vector<int>& used, Placement& out) {
   const int streams = static_cast<int>(trace.streams.size());
-  std::vector<bool> wanted(buffers.size(), false);
-  for (const int b : used) wanted[static_cast<std::size_t>(b)] = true;
+  std::vector<char> wanted(buffers.size(), 0);
+  for (const int b : used) wanted[static_cast<std::size_t>(b)] = 1;
   std::vector<int> by_size = used;
   std::stable_sort(by_size.begin(), by_size.end(), [&](int a, int b) {
     return buffers[static_cast<std::size_t>(a)].bytes > buffers[static_cast<std::size_t>(b)].bytes;
   });
+  const Starts starts(trace);
   std::vector<std::vector<int>> tried;  // orders of first accesses
   for (int eager = -1; eager < streams; ++eager) {
     std::vector<int> order;
-    std::vector<bool> unseen = wanted;
-    for (const int item : run_ahead(trace, eager)) {
+    std::vector<char> unseen = wanted;
+    for (const int item : run_ahead(starts, eager)) {
       for (const int b : lifetimes.accessed(item)) {
         if (unseen[static_cast<std::size_t>(b)]) order.push_back(b);
-        unseen[static_cast<std::size_t>(b)] = false;
+        unseen[static_cast<std::size_t>(b)] = 0;
       }
     }
     if (std::ranges::find(tried, order) != tried.end()) continue;

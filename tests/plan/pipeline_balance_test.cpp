@@ -230,7 +230,8 @@ Recipe recipe_of(const std::vector<std::string>& keys) {
 }
 
 plan::Forecast forecast(const Recipe& recipe, const models::Model& model) {
-  return plan::Forecaster(recipe, model, 4, plan::load_target("h200"), plan::this_machine(), 1).forecast();
+  const int ranks = recipe.parallel.pipeline_parallel_degree;
+  return plan::Forecaster(recipe, model, ranks, plan::load_target("h200"), plan::this_machine(), 1).forecast();
 }
 
 // The large head takes the time of some blocks: the last stage has fewer, and the step is shorter.
@@ -265,6 +266,35 @@ TEST(PipelineBalance, AutoFitsWhereTheFastestCutsDoNot) {
   const plan::Forecast smallest = forecast(recipe_of({"parallel.pipeline_optimize=memory"}), model);
   EXPECT_LT(smallest.needed(), fastest.needed());
   EXPECT_LE(smallest.needed(), moved.needed());
+}
+
+// A step takes as long as its slowest stage: each model chunk recomputes the same part of its blocks.
+TEST(PipelineBalance, AutoRecomputesAlikeInAllStages) {
+  const models::Model model = model_of(64);
+  const std::vector<std::string> keys{"parallel.pipeline_parallel_degree=8", "parallel.pipeline_partition=[8*8]",
+                                      "train.global_batch_size=32"};
+  const auto with = [&](const char* policy) {
+    std::vector<std::string> all = keys;
+    all.push_back(cat("memory.activation_checkpointing=", policy));
+    return recipe_of(all);
+  };
+  const plan::Forecast most = forecast(with("none"), model), least = forecast(with("full"), model);
+  for (const double part : {0.3, 0.6, 0.9}) {
+    Recipe recipe = with("auto");
+    recipe.memory.capacity =
+        Bytes(least.needed() + std::llround(part * static_cast<double>(most.needed() - least.needed())));
+    const plan::Forecast f = forecast(recipe, model);
+    EXPECT_TRUE(f.fits());
+    EXPECT_GT(f.needed(), 0.95 * static_cast<double>(f.capacity)) << part;
+    EXPECT_LT(f.seconds, least.seconds) << part;
+    for (std::size_t b = 8; b < 64; ++b) EXPECT_EQ(f.candidate.blocks[b], f.candidate.blocks[b - 8]) << part;
+    for (const char* policy : {"selective", "qkv", "gate_up", "projections"}) {
+      const plan::Forecast uniform = forecast(with(policy), model);
+      if (uniform.needed() <= 0.98 * static_cast<double>(f.capacity)) {
+        EXPECT_LE(f.seconds, 1.002 * uniform.seconds) << part << " " << policy;
+      }
+    }
+  }
 }
 
 // Of many micro-batches the first are planned: device memory, time and host memory are those of all.

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/error.h"
 #include "device/device.h"
 
@@ -45,8 +47,11 @@ class MetaStream : public Stream {
   int push(TraceItem item) {
     item.stream = index_;
     item.instruction = device_.instruction_;
-    device_.trace_.items.push_back(std::move(item));
-    return static_cast<int>(device_.trace_.items.size()) - 1;
+    std::vector<TraceItem>& items = device_.trace_.items;
+    // Items are large: few moves are worth memory that is reserved and not touched.
+    if (items.size() == items.capacity()) items.reserve(std::max<std::size_t>(1024, 4 * items.size()));
+    items.push_back(std::move(item));
+    return static_cast<int>(items.size()) - 1;
   }
 
   MetaDevice& device_;
