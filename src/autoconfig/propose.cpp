@@ -396,6 +396,22 @@ class Proposer {
     explain_fit(before, fitted);
   }
 
+  // What is in host memory, with its cost in time.
+  void explain_offload(const plan::Forecast& f) {
+    const MemoryRecipe& memory = recipe_.memory;
+    const auto& busy = f.largest().time.busy;
+    const auto copies = busy.find("host transfers");
+    const std::string reason =
+        cat("it does not fit on the device; copies of ", format_seconds(copies == busy.end() ? 0 : copies->second),
+            " in a step of ", format_seconds(f.seconds), ", mostly during computation");
+    const auto explain = [&](const char* key, bool used) {
+      if (used && !fixed(key)) why(key, reason);
+    };
+    explain("memory.activation_offload", memory.activation_offload.value_or(true));
+    explain("memory.optimizer_offload", memory.optimizer_offload.value_or(true));
+    explain("memory.weight_offload", memory.weight_offload);
+  }
+
   void explain_fit(const Recipe& before, const Fitted& fitted) {
     const plan::Forecast& f = fitted.forecast;
     if (recipe_.data.sequence_length < fitted.wanted_length) {
@@ -420,6 +436,7 @@ class Proposer {
           nothing ? std::string("all activations fit, so no recompute")
                   : cat("the fastest policy that fits, found by the plan: ", checkpointing_text(chosen)));
     }
+    explain_offload(f);
     if (!fixed("train.micro_batch_size")) {
       const auto micro = f.layout.micro_batches;
       why("train.micro_batch_size",

@@ -41,6 +41,7 @@ void print_json(const profile::BenchResult& result, const profile::DocumentMix& 
                               {"model_flops_per_second", result.model_flops_per_second},
                               {"planned_bytes", result.planned_bytes},
                               {"activation_checkpointing", result.checkpointing},
+                              {"offload", result.offload},
                               {"attention_imbalance", result.imbalance},
                               {"loss", result.loss}};
   if (documents.kind != profile::DocumentMix::Kind::one) {
@@ -125,6 +126,7 @@ void print_table(const profile::BenchResult& result, const Recipe& recipe, const
   row("tokens/s", text);
   row("model FLOP/s", cat(format_flops(result.model_flops_per_second), "/s", world > 1 ? " per rank" : ""));
   row("checkpointing", result.checkpointing);
+  if (!result.offload.empty()) row("offload", result.offload);
   row("planned memory", cat(format_bytes(Bytes(result.planned_bytes)), world > 1 ? " per rank" : ""));
   if (result.after.total > 0) {
     row("driver memory", cat(format_bytes(Bytes(result.after.used)), " of ", format_bytes(Bytes(result.after.total)),

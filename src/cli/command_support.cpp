@@ -16,8 +16,10 @@ namespace {
 namespace fs = std::filesystem;
 
 void lay_over(Recipe& recipe, const CommonOptions& common, bool runs, Problems& problems) {
-  const std::pair<const char*, const char*> keys[] = {
-      {"--ranks", "run.ranks"}, {"--memory", "memory.capacity"}, {"--device", "run.device"}};
+  const std::pair<const char*, const char*> keys[] = {{"--ranks", "run.ranks"},
+                                                      {"--memory", "memory.capacity"},
+                                                      {"--host-memory", "memory.host_capacity"},
+                                                      {"--device", "run.device"}};
   for (const auto& [option, key] : keys) {
     if (common.rejected.contains(option)) recipe.rejected.insert(key);
   }
@@ -28,6 +30,10 @@ void lay_over(Recipe& recipe, const CommonOptions& common, bool runs, Problems& 
   if (common.memory) {
     recipe.memory.capacity = common.memory;
     recipe.places["memory.capacity"] = "--memory";
+  }
+  if (common.host_memory) {
+    recipe.memory.host_capacity = common.host_memory;
+    recipe.places["memory.host_capacity"] = "--host-memory";
   }
   if (common.device) {
     recipe.run.device = *common.device;

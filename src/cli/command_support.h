@@ -12,7 +12,7 @@
 
 namespace hawser::cli {
 
-// The recipe with --set, --ranks, --memory and --device applied, and the paths of models that it names. The problems of
+// The recipe with --set, --ranks, --memory, --host-memory and --device applied, and the paths of models that it names. The problems of
 // the command line (CommonOptions::problems) are among those thrown or added, and the keys of its wrong values are in
 // Recipe::rejected.
 Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Purpose purpose);

@@ -23,7 +23,7 @@ struct CommonOptions {
   int ranks = 0;                       // 0: not given
   std::vector<int> rank_counts;        // of plan's --ranks 8,16; empty: one number, or none
   std::vector<std::string> overrides;  // "KEY=VALUE"
-  std::optional<Bytes> memory;
+  std::optional<Bytes> memory, host_memory;
   std::optional<DeviceChoice> device;
   bool json = false;
   // Wrong values of any options of the command, which it reports with its other problems, and the names of these

@@ -28,6 +28,7 @@ std::string resume_command(const FitOptions& options) {
   const CommonOptions& common = options.common;
   if (common.ranks > 0) out += cat(" --ranks ", common.ranks);
   if (common.memory) out += cat(" --memory ", common.memory->value());
+  if (common.host_memory) out += cat(" --host-memory ", common.host_memory->value());
   if (common.device)
     out += cat(" --device ", *common.device == DeviceChoice::cuda  ? "cuda"
                              : *common.device == DeviceChoice::cpu ? "cpu"
@@ -57,6 +58,7 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
                                {"diverged", result.diverged},
                                {"tokens_per_second", result.tokens_per_second},
                                {"activation_checkpointing", result.checkpointing},
+                               {"offload", result.offload},
                                {"checkpoint", result.checkpoint}};
     if (result.saving.saves > 0) {
       out["saving"] = {{"saves", result.saving.saves},

@@ -165,11 +165,14 @@ void collect_wrong(CommonOptions& common, const std::string& name, const std::fu
   }
 }
 
-Bytes memory_of(const std::string& value) {
+Bytes memory_of(const char* option, const std::string& value) {
   const std::optional<Bytes> bytes = parse_bytes(value);
   if (bytes && bytes->value() > 0) return *bytes;
-  throw UserError(Problem{
-      .what = "wrong value", .expected = "bytes with a unit", .got = value, .at = "--memory", .hint = "--memory 24GB"});
+  throw UserError(Problem{.what = "wrong value",
+                          .expected = "bytes with a unit",
+                          .got = value,
+                          .at = option,
+                          .hint = cat(option, " 24GB")});
 }
 
 DeviceChoice device_choice_of(const std::string& value) {
@@ -222,7 +225,9 @@ CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& 
           ->allow_extra_args(false),
       "KEY=VALUE");
   add_value("--memory", "BYTES", "device memory that a rank may use, as in 24GB",
-            [&common](const std::string& value) { common.memory = memory_of(value); });
+            [&common](const std::string& value) { common.memory = memory_of("--memory", value); });
+  add_value("--host-memory", "BYTES", "host memory that the ranks of a machine may use together, on GPUs, as in 512GB",
+            [&common](const std::string& value) { common.host_memory = memory_of("--host-memory", value); });
   add_value("--device", "DEVICE", "device to run on: auto, cpu or cuda",
             [&common](const std::string& value) { common.device = device_choice_of(value); });
   set_completions(*app, "--device", {"auto", "cpu", "cuda"});

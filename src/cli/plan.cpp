@@ -20,6 +20,7 @@
 #include "models/families.h"
 #include "plan/comparison.h"
 #include "plan/disk.h"
+#include "plan/offload_text.h"
 #include "plan/report.h"
 #include "plan/run_plan.h"
 #include "plan/target.h"
@@ -100,6 +101,7 @@ void print_notes(const Subject& subject) {
   const std::string experts = engine::experts_without_adapter(subject.recipe, *subject.model);
   if (!experts.empty()) print("", experts);
   warn(engine::useless_fp8(subject.recipe, *subject.model));
+  warn(plan::useless_offload(subject.recipe, subject.target.cuda ? DeviceKind::cuda : DeviceKind::cpu));
 }
 
 plan::Forecaster forecaster_of(const Subject& subject, int world) {
@@ -149,6 +151,13 @@ std::vector<std::string> changes_to_try(const Recipe& recipe, const plan::Target
   if (target.gemm_fp8 > 0 && recipe.precision.compute != ComputePrecision::fp8) out.push_back("precision.compute=fp8");
   for (const char* policy : {"none", "selective", "gate_up", "qkv", "projections", "full", "auto"}) {
     if (checkpointing_text(recipe.memory) != policy) out.push_back(cat("memory.activation_checkpointing=", policy));
+  }
+  if (target.cuda) {  // which has memory of its own
+    const MemoryRecipe& memory = recipe.memory;
+    const auto switched = [&](const char* key, bool on) { out.push_back(cat(key, "=", on ? "false" : "true")); };
+    switched("memory.activation_offload", memory.activation_offload.value_or(true));
+    switched("memory.optimizer_offload", memory.optimizer_offload.value_or(true));
+    switched("memory.weight_offload", memory.weight_offload);
   }
   out.push_back(cat("train.micro_batch_size=", 2 * recipe.train.micro_batch_size));
   if (recipe.train.micro_batch_size > 1)

@@ -186,7 +186,7 @@ void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
        .what = "write a commented recipe for a model, its data and this machine\n"
                "Chooses ranks, sequence length, batch, sharding and activation checkpointing by planning, so that "
                "`hawser plan`, `prepare` and `fit` accept the recipe unchanged; comments give the reason of each "
-               "choice. Keeps the values of --set, --ranks, --memory and --device. "
+               "choice. Keeps the values of --set, --ranks, --memory, --host-memory and --device. "
                "Data may be text, conversations, prompts with completions, or token ids; reads a sample "
                "of it. If nothing fits, prints settings that would fit and exits with 4.",
        .examples = {"hawser recipe init --model models/SmolLM2-135M --data books --output recipe.yaml",

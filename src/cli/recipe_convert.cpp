@@ -90,7 +90,7 @@ void add_recipe_convert(CLI::App& recipe, const Commands& commands, Chosen& chos
                "Converts every key, or lists it as dropped with the reason, on standard error and at the end of the "
                "recipe. train.global_batch_size is for --ranks, by default those that the file's parallel degrees "
                "need, or 1. Training by preferences or rewards (DPO, ORPO, KTO), or on images, is an error. Keeps the "
-               "values of --set, --memory and --device.",
+               "values of --set, --memory, --host-memory and --device.",
        .examples = {"hawser recipe convert qlora.yml --output recipe.yaml",
                     "hawser recipe convert llama3_lora_sft.yaml --ranks 8 > recipe.yaml",
                     "hawser recipe convert old.yaml --from axolotl --set train.epochs=1"},

@@ -115,6 +115,9 @@ Recipe unlike_the_default() {
   recipe.data.validation_fraction = 0.125;
   recipe.memory.per_layer = {Checkpointing::full, Checkpointing::selective};
   recipe.memory.capacity = Bytes(12345678901);
+  recipe.memory.host_capacity = Bytes(123456789012);
+  recipe.memory.optimizer_offload.reset();
+  recipe.memory.activation_offload = true;
   recipe.precision.compute = ComputePrecision::bf16;
   recipe.train.steps = 5;
   recipe.train.seed = 18446744073709551615u;

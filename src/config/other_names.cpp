@@ -84,8 +84,14 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
      "gradient_checkpointing gradient_checkpointing_kwargs enable_activation_checkpointing activation_checkpoint "
      "activation_checkpoint.* recompute_granularity recompute_method recompute_num_layers recompute_activations"},
     {"memory.activation_offload",
-     "activation_offloading enable_activation_offloading cpu_offloading fine_grained_activation_offloading"},
-    {"memory.optimizer_offload", "offload_optimizer optimizer_cpu_offload fsdp_cpu_offload cpu_offload"},
+     "activation_offloading enable_activation_offloading cpu_offloading fine_grained_activation_offloading "
+     "cpu_checkpointing sm_activation_offloading offload_activations"},
+    {"memory.activation_offload_window",
+     "activation_loading_horizon sm_activation_loading_horizon activation_offload_layers cpu_offloading_num_layers"},
+    {"memory.optimizer_offload",
+     "offload_optimizer optimizer_cpu_offload fsdp_cpu_offload cpu_offload fsdp_offload_params offload_params"},
+    {"memory.weight_offload", "offload_param offload_parameters cpu_offload_param param_offload layer_offloading"},
+    {"memory.host_capacity", "host_memory cpu_memory pinned_memory"},
     {"precision.compute", "bf16 fp16 tf32 float16 float32 bfloat16 fp8 half mixed_precision dtype torch_dtype"},
 
     {"train.steps",

@@ -149,7 +149,7 @@ TEST_F(ReadRecipe, ReportsUnsupportedValues) {
   const std::string text = std::string(kSmallest) +
                            "parallel: {context_comm: tree, pipeline_schedule: 2f2b, expert_parallel_degree: 8}\n"
                            "precision: {compute: fp16}\n"
-                           "memory: {activation_offload: true, optimizer_offload: true}\n";
+                           "memory: {activation_offload: maybe, activation_offload_window: 0}\n";
   const std::string lines = errors(text);
   EXPECT_NE(lines.find("r.yaml: unknown value (expected all_gather, ring, all_to_all, hybrid or auto, got tree) at "
                        "parallel.context_comm, line 6"),
@@ -159,7 +159,9 @@ TEST_F(ReadRecipe, ReportsUnsupportedValues) {
             std::string::npos)
       << lines;
   EXPECT_NE(lines.find("not supported yet (expected 1, got 8) at parallel.expert_parallel_degree"), std::string::npos);
-  EXPECT_NE(lines.find("(expected false, got true) at memory.activation_offload, line 8"), std::string::npos);
+  EXPECT_NE(lines.find("(expected auto, true or false, got maybe) at memory.activation_offload, line 8"),
+            std::string::npos);
+  EXPECT_NE(lines.find("(expected a whole number of at least 1, got 0) at"), std::string::npos);
   EXPECT_NE(lines.find("(expected auto, float32, bf16 or fp8, got fp16) at precision.compute, line 7"),
             std::string::npos)
       << lines;
@@ -180,7 +182,6 @@ TEST_F(ReadRecipe, UnsupportedValuesHaveARemedy) {
   };
   EXPECT_EQ(hint("parallel.expert_parallel_degree=2"),
             "parallel.hybrid_shard_degree=0, which shards the experts over all ranks");
-  EXPECT_EQ(hint("memory.activation_offload=true"), "memory.activation_checkpointing=full");
 }
 
 TEST_F(ReadRecipe, PartitionsOfPipelineStages) {
@@ -283,6 +284,31 @@ TEST_F(ReadRecipe, OverridesReplaceKeys) {
             (std::vector<Checkpointing>{Checkpointing::full, Checkpointing::full, Checkpointing::none}));
   EXPECT_EQ(recipe.memory.capacity->value(), 24'000'000'000);
   EXPECT_EQ(key_place(recipe, "train.steps"), "train.steps, --set");
+}
+
+TEST_F(ReadRecipe, OffloadToHostMemory) {
+  const MemoryRecipe unset = read(kSmallest).memory;
+  EXPECT_EQ(unset.activation_offload, false);
+  EXPECT_EQ(unset.optimizer_offload, false);
+  const MemoryRecipe memory =
+      read(kSmallest, {"memory={activation_checkpointing: auto, activation_offload: auto, optimizer_offload: auto, "
+                       "weight_offload: true, activation_offload_window: 4, host_capacity: 512GB}"})
+          .memory;
+  EXPECT_FALSE(memory.activation_offload);
+  EXPECT_FALSE(memory.optimizer_offload);
+  EXPECT_TRUE(memory.weight_offload);
+  EXPECT_EQ(memory.activation_offload_window, 4);
+  EXPECT_EQ(memory.host_capacity->value(), 512'000'000'000);
+  EXPECT_EQ(errors(kSmallest, {"memory.activation_offload=auto"}),
+            "--set: auto chooses together with the policy of each block (expected true or false, or "
+            "memory.activation_checkpointing: auto, got auto) at memory.activation_offload; try "
+            "memory.activation_checkpointing: auto");
+  for (const char* zero : {"zero1", "zero2", "ZeRO-1", "ZeRO-2"}) {
+    EXPECT_EQ(read(kSmallest, {cat("parallel.sharding=", zero)}).parallel.sharding, ShardPolicy::optimizer) << zero;
+  }
+  for (const char* zero : {"zero3", "ZeRO-3"}) {
+    EXPECT_EQ(read(kSmallest, {cat("parallel.sharding=", zero)}).parallel.sharding, ShardPolicy::parameters) << zero;
+  }
 }
 
 TEST_F(ReadRecipe, NumbersBeyondTheirTypeAreOutOfRange) {

@@ -106,12 +106,27 @@ struct ParallelRecipe {
 struct MemoryRecipe {
   Checkpointing activation_checkpointing = Checkpointing::none;
   std::vector<Checkpointing> per_layer;  // one entry per block if the recipe has a list; empty: the one above for all
-  std::optional<Bytes> capacity;         // memory limit per rank; `--memory`
+  // What blocks save is in host memory between forward and backward; nullopt (auto): where that is predicted to be
+  // faster than to recompute.
+  std::optional<bool> activation_offload = false;
+  std::vector<bool> offloaded_blocks;          // the planner's choice for auto, by block; not a key
+  std::int64_t activation_offload_window = 1;  // layers whose tensors are on the device besides the running one's
+  // Master weights and the optimizer's state are in host memory; nullopt (auto): those that do not fit on the device.
+  std::optional<bool> optimizer_offload = false;
+  std::optional<int> offloaded_flats;  // the planner's choice for auto: flats whose state is in host memory; not a key
+  bool weight_offload = false;         // weights as layers read them are, too
+  std::optional<Bytes> capacity;       // memory limit per rank; `--memory`
+  std::optional<Bytes> host_capacity;  // of host memory, for the ranks of a machine together; `--host-memory`
 };
 
 // True for `auto` before the planner has replaced it with a list.
 inline bool is_automatic(const MemoryRecipe& memory) {
   return memory.per_layer.empty() && memory.activation_checkpointing == Checkpointing::automatic;
+}
+
+// True for memory.optimizer_offload: auto before the planner has chosen.
+inline bool is_offload_automatic(const MemoryRecipe& memory) {
+  return !memory.optimizer_offload && !memory.offloaded_flats;
 }
 
 // Linears and experts in FP8 (nn/precision/).

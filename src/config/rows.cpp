@@ -208,23 +208,6 @@ bool is_address(const std::string& text) {
   return inet_pton(AF_INET, text.c_str(), &out) == 1 || inet_pton(AF_INET6, text.c_str(), &out) == 1;
 }
 
-Key later_flag(const char* name, const char* help) {
-  Key key;
-  key.name = name;
-  key.values = "false (true is not supported yet)";
-  key.choices = {"false"};
-  key.help = help;
-  key.reset = [](Recipe&) {};
-  key.read = [](const YAML::Node& node, Recipe&) -> std::optional<Rejection> {
-    const auto value = parse_flag(node);
-    if (!value) return Rejection{"wrong type", "true or false", ""};
-    if (*value) return Rejection{kNotSupportedYet, "false", ""};
-    return std::nullopt;
-  };
-  key.write = [](const Recipe&) { return nlohmann::json(false); };
-  return key;
-}
-
 constexpr std::size_t kMaxBlocks = 100000;
 
 Key checkpointing(const char* name, const char* help) {
@@ -322,25 +305,6 @@ std::string partition_text(const ParallelRecipe& parallel) {
     out += (out.empty() ? "[" : ",") + run;
   }
   return out + "]";
-}
-
-Key bytes(const char* name, const char* help) {
-  Key key;
-  key.name = name;
-  key.values = "bytes, as in 24GB or 80GiB";
-  key.help = help;
-  key.reset = [](Recipe& recipe) { recipe.memory.capacity.reset(); };
-  key.read = [](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
-    const auto value = node.IsScalar() ? parse_bytes(node.Scalar()) : std::nullopt;
-    if (!value) return Rejection{"wrong type", "bytes with a unit", "24GB"};
-    if (value->value() <= 0) return Rejection{"out of range", "more than 0 bytes", ""};
-    recipe.memory.capacity = *value;
-    return std::nullopt;
-  };
-  key.write = [](const Recipe& recipe) {
-    return recipe.memory.capacity ? nlohmann::json(recipe.memory.capacity->value()) : nlohmann::json();
-  };
-  return key;
 }
 
 std::optional<Rejection> read_name_map(const YAML::Node& node, std::map<std::string, std::vector<std::string>>& out) {

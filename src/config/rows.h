@@ -419,9 +419,6 @@ Key automatic_flag(const char* name, Field field, const char* help) {
   return key;
 }
 
-// A boolean that recipes may contain and that this build does not support as true.
-Key later_flag(const char* name, const char* help);
-
 // One choice for all layers, or a list with one choice per layer.
 Key checkpointing(const char* name, const char* help);
 std::string checkpointing_text(const MemoryRecipe& memory);  // also declared in config.h
@@ -431,6 +428,20 @@ Key pipeline_partition(const char* name, const char* help);
 std::string partition_text(const ParallelRecipe& parallel);  // also declared in config.h
 
 // A capacity in bytes with a unit.
-Key bytes(const char* name, const char* help);
+template <class Field>
+Key bytes(const char* name, Field field, const char* help) {
+  Key key = row(name, field, "bytes, as in 24GB or 80GiB", help);
+  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
+    const auto value = node.IsScalar() ? parse_bytes(node.Scalar()) : std::nullopt;
+    if (!value) return Rejection{"wrong type", "bytes with a unit", "24GB"};
+    if (value->value() <= 0) return Rejection{"out of range", "more than 0 bytes", ""};
+    field(recipe) = *value;
+    return std::nullopt;
+  };
+  key.write = [field](const Recipe& recipe) {
+    return field(recipe) ? nlohmann::json(field(recipe)->value()) : nlohmann::json();
+  };
+  return key;
+}
 
 }  // namespace hawser::rows

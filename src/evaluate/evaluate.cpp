@@ -246,7 +246,8 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   const bool routers = reports_router_loss(*input.open.model);
   std::vector<step::Purpose> purposes{purpose};
   if (routers && input.gradient_norms) purposes.push_back(step::Purpose::loss);
-  engine::Session session(*input.open.model, layout, *device, *mesh, purposes, input.recipe.memory.capacity);
+  engine::Session session(*input.open.model, layout, *device, *mesh, purposes, input.recipe.memory.capacity,
+                          {.host_capacity = input.recipe.memory.host_capacity});
   load_weights(session, input.open);
   for (const std::string& line : session.notes()) note(line);
   if (input.tokens && input.bigram) {

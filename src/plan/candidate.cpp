@@ -32,11 +32,23 @@ int Schedule::in_flight(int stages, int micro_batches) const {
 
 Candidate candidate_of(const Recipe& recipe, Parallelism parallelism, int blocks) {
   Candidate out{.parallelism = std::move(parallelism)};
+  const MemoryRecipe& memory = recipe.memory;
+  if (memory.optimizer_offload.value_or(memory.offloaded_flats.value_or(0) > 0)) out.state = StatePlace::host;
+  if (!memory.optimizer_offload) out.state_flats = memory.offloaded_flats;
+  if (recipe.memory.weight_offload) out.frozen = out.weights = StatePlace::host;
   for (int block = 0; block < blocks; ++block) {
-    out.blocks.push_back({.checkpointing = checkpointing_of(recipe.memory, block),
-                          .delay_weight_gradients = out.parallelism.schedule.delays_weights});
+    out.blocks.push_back(
+        {.checkpointing = checkpointing_of(recipe.memory, block),
+         .offload = memory.activation_offload.value_or(block < std::ssize(memory.offloaded_blocks) &&
+                                                       memory.offloaded_blocks[static_cast<std::size_t>(block)]),
+         .delay_weight_gradients = out.parallelism.schedule.delays_weights});
   }
   return out;
+}
+
+int trainable_flats(const models::Model& model) {
+  return static_cast<int>(
+      std::ranges::count_if(model.flats(), [](const nn::Flat& flat) { return flat.spec().trainable; }));
 }
 
 void apply(const Candidate& candidate, const models::Model& model, LayoutChoices& choices) {
@@ -51,11 +63,14 @@ void apply(const Candidate& candidate, const models::Model& model, LayoutChoices
   choices.host.weights.clear();
   const std::array places{candidate.state, candidate.frozen, candidate.weights};
   if (std::ranges::count(places, StatePlace::host) == 0) return;
+  int trainable = trainable_flats(model);  // this one and those after it
+  const int from = candidate.state_flats.value_or(trainable);
   for (const nn::Flat& flat : model.flats()) {
-    const nn::FlatSpec& spec = flat.spec();
-    const StatePlace place = spec.trainable ? candidate.state : candidate.frozen;
-    choices.host.state.push_back(place == StatePlace::host);
-    choices.host.weights.push_back(spec.trainable && candidate.weights == StatePlace::host);
+    const bool trains = flat.spec().trainable;
+    const bool state = candidate.state == StatePlace::host && trainable <= from;
+    choices.host.state.push_back(trains ? state : candidate.frozen == StatePlace::host);
+    choices.host.weights.push_back(trains && candidate.weights == StatePlace::host);
+    trainable -= trains ? 1 : 0;
   }
 }
 

@@ -31,6 +31,7 @@ struct Candidate {
   Parallelism parallelism;
   std::vector<BlockPolicy> blocks;         // by block; of a model with fewer blocks the first ones
   StatePlace state = StatePlace::device;   // of flats that train: master weights and the optimizer's slots
+  std::optional<int> state_flats = {};     // StatePlace::host: only of the last N of them
   StatePlace frozen = StatePlace::device;  // of frozen weights; on the host they are loaded before each use
   // Of flats that train: weights as layers read them; on the host they are loaded before each use.
   StatePlace weights = StatePlace::device;
@@ -38,6 +39,8 @@ struct Candidate {
 
 // The choices that a recipe makes; memory.activation_checkpointing: auto as none.
 Candidate candidate_of(const Recipe& recipe, Parallelism parallelism, int blocks);
+
+int trainable_flats(const models::Model& model);
 
 // Sets policies and places of the choices that layout_choices() returns for the candidate's parallelism.
 void apply(const Candidate& candidate, const models::Model& model, LayoutChoices& choices);

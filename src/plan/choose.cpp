@@ -1,7 +1,7 @@
-// Choice of the blocks' policies for memory.activation_checkpointing: auto, for each place of the state. Estimates of
-// each policy in all blocks give the candidates (policy_candidates.h); the candidates give the fastest mix within a
-// memory budget; a complete plan of that mix measures the estimate's error and corrects the budget. All limits are
-// counts, so every rank and every run finds the same.
+// Choice of the blocks' policies for memory.activation_checkpointing: auto. Estimates of each policy in all blocks give
+// the candidates (policy_candidates.h); the candidates give the fastest mix within a memory budget; a complete plan of
+// that mix measures the estimate's error and corrects the budget. All limits are counts, so every rank and every run
+// finds the same.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -43,7 +43,7 @@ class Forecaster::Choice {
   Forecast run() {
     const auto model = on_.models_.of(base_.parallelism, 0, blocks_);
     std::vector<PolicyCandidate> candidates =
-        list_policy_candidates(on_.layout_of(short_, base_, *model), *model, on_.choices_.offload);
+        list_policy_candidates(on_.layout_of(short_, base_, *model), *model, on_.offload_of(recipe_));
     const auto fits = [&](const Forecast& f) {
       return static_cast<double>(f.needed()) <= (1 - kAutoMargin) * static_cast<double>(on_.capacity_) && f.host_fits();
     };
@@ -228,15 +228,6 @@ class Forecaster::Choice {
 Forecast Forecaster::choose(const Recipe& recipe, const Candidate& base) const {
   const auto start = std::chrono::steady_clock::now();
   Forecast out = Choice(*this, recipe, base).run();
-  for (const StatePlace weights : {StatePlace::device, StatePlace::host}) {
-    const bool allowed = weights == StatePlace::host ? choices_.weights_on_host : choices_.state_on_host;
-    if (!allowed || base.state == StatePlace::host) continue;
-    Candidate host = base;
-    host.state = StatePlace::host;
-    host.weights = weights;
-    Forecast other = Choice(*this, recipe, host).run();
-    if (other.fits() && (!out.fits() || other.seconds < out.seconds)) out = std::move(other);
-  }
   out.chosen = true;
   out.planning_seconds = seconds_since(start);
   return out;

@@ -40,7 +40,7 @@ Forecast Forecaster::fastest_form() const {
     Recipe of_form = recipe_;
     set_context_form(of_form.parallel, forms[i].form);
     const Candidate candidate = candidate_of(of_form);
-    Forecast found = fitted(of_form, is_automatic(recipe_.memory) ? choose(recipe_, candidate) : forecast(candidate));
+    Forecast found = fitted(of_form, with_offload(of_form, candidate));
     const bool fits = found.fits();
     if (out && !fits && found.needed() >= out->needed()) continue;
     out = std::move(found);

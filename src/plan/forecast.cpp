@@ -147,19 +147,22 @@ int Forecaster::period(const Recipe& recipe, const Candidate& candidate) const {
 Forecast Forecaster::forecast() const {
   const ParallelRecipe& parallel = recipe_.parallel;
   if (parallel.context_comm == ContextComm::automatic && parallel.context_parallel_degree > 1) return fastest_form();
-  const Candidate own = candidate();
-  return fitted(recipe_, is_automatic(recipe_.memory) ? choose(recipe_, own) : forecast(own));
+  return fitted(recipe_, with_offload(recipe_, candidate()));
 }
 
 Forecast Forecaster::forecast(const Candidate& candidate) const {
-  const int searched = searched_micro_batches(recipe_, candidate);
-  if (!extrapolates(recipe_, candidate) && layout_of(recipe_, candidate).micro_batches > searched) {
-    const Recipe first = shortened(recipe_, candidate, searched);
+  return planned(recipe_, candidate);
+}
+
+Forecast Forecaster::planned(const Recipe& recipe, const Candidate& candidate) const {
+  const int searched = searched_micro_batches(recipe, candidate);
+  if (!extrapolates(recipe, candidate) && layout_of(recipe, candidate).micro_batches > searched) {
+    const Recipe first = shortened(recipe, candidate, searched);
     if (!forecast(first, candidate, program::Placing::estimate).fits()) {
-      return extrapolated(recipe_, candidate, program::Placing::offsets);
+      return extrapolated(recipe, candidate, program::Placing::offsets);
     }
   }
-  return complete(recipe_, candidate);
+  return complete(recipe, candidate);
 }
 
 bool Forecaster::extrapolates(const Recipe& recipe, const Candidate& candidate) const {
@@ -291,7 +294,7 @@ Forecast Forecaster::forecast(const Recipe& recipe, const Candidate& candidate, 
                .layout = layout_of(recipe, candidate, *models_.of(candidate.parallelism, 0, blocks)),
                .stages = {},
                .capacity = capacity_,
-               .host = host_memory_of(target_, machine_, world_),
+               .host = host_memory_of(recipe.memory, target_, machine_, world_),
                .placed = true};
   const std::vector<RankClass> classes = rank_classes(out.layout.mesh);
   std::vector<int> ranks;
@@ -346,6 +349,16 @@ std::string does_not_fit(const Recipe& recipe, std::int64_t capacity, std::int64
       .line();
 }
 
+// What pins less.
+std::string less_pinned(const Recipe& recipe, const HostMemory& host) {
+  std::vector<std::string> out;
+  if (host.ranks > 1) out.emplace_back("fewer ranks on each machine");
+  if (recipe.memory.optimizer_offload.value_or(false)) {
+    out.emplace_back("memory.optimizer_offload: auto, which pins only what does not fit on the device");
+  }
+  return joined(out, ", or ");
+}
+
 std::string host_does_not_fit(const Recipe& recipe, const HostMemory& host, std::int64_t needed,
                               const std::string& hint) {
   const auto [has, needs] = format_apart(host.capacity, needed);
@@ -353,7 +366,7 @@ std::string host_does_not_fit(const Recipe& recipe, const HostMemory& host, std:
                  .what = "does not fit in host memory",
                  .expected = cat("at most ", has, " for the ", plural(host.ranks, "rank"), " of a machine"),
                  .got = needs,
-                 .at = "",
+                 .at = recipe.memory.host_capacity ? key_place(recipe, "memory.host_capacity") : "",
                  .hint = hint}
       .line();
 }
@@ -363,8 +376,7 @@ std::string host_does_not_fit(const Recipe& recipe, const HostMemory& host, std:
 std::string rejection(const Recipe& recipe, const Forecast& forecast) {
   return forecast.needed() > forecast.capacity
              ? does_not_fit(recipe, forecast.capacity, forecast.needed(), forecast.of_largest_stage(), "")
-             : host_does_not_fit(recipe, forecast.host, forecast.host_needed(),
-                                 forecast.host.ranks > 1 ? "fewer ranks on each machine" : "");
+             : host_does_not_fit(recipe, forecast.host, forecast.host_needed(), less_pinned(recipe, forecast.host));
 }
 
 namespace {
@@ -392,7 +404,7 @@ std::string rejection(const Recipe& recipe, const Forecast& forecast, const Alte
             : "; try shorter sequences, more memory per rank, or GPUs (hawser plan --target h200)";
     return out + cat("\nno settings were found that fit ", plural(forecast.layout.mesh.world(), "rank"),
                      " and keep sequence length and global batch", alternatives.ranks ? "" : or_else,
-                     least_text(alternatives.least), ranks);
+                     forecast.needed() > forecast.capacity ? least_text(alternatives.least) : "", ranks);
   }
   out += cat("\n", suggestions.size() < kSuggestions ? "only " : "",
              plural(static_cast<std::int64_t>(suggestions.size()), "way"),
@@ -424,7 +436,7 @@ void check_capacity(const Recipe& recipe, const models::Model& model, const Layo
                                   overhead_of(on, layout.mesh, plan.stage));
   }
   check_capacity(recipe, needed, layout.mesh.world(), hint, machine, target);
-  const HostMemory host = host_memory_of(on, machine, layout.mesh.world());
+  const HostMemory host = host_memory_of(recipe.memory, on, machine, layout.mesh.world());
   const std::int64_t of_host = host.needed(layout.mesh, pinned);
   if (host.capacity == 0 || of_host <= host.capacity) return;
   throw Error(ExitCode::does_not_fit, host_does_not_fit(recipe, host, of_host, hint));

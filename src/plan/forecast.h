@@ -69,6 +69,8 @@ struct Forecast {
 
   // The policy of each block.
   std::vector<Checkpointing> checkpointing() const;
+  // With memory.optimizer_offload: auto, the flats whose state is in host memory.
+  int offloaded_flats() const { return candidate.state_flats.value_or(0); }
   // On the CPU, pinned host memory is memory of the device.
   std::int64_t needed(const StageForecast& stage) const {
     return stage.costs.total_bytes + stage.overhead + (layout.device == DeviceKind::cpu ? stage.costs.pinned_bytes : 0);
@@ -132,12 +134,6 @@ struct Choices {
   // How ranks divide the model. By default it is parallelism_of the recipe.
   std::function<Parallelism(const Recipe&, int world)> parallelism;
   CompleteChoices complete;  // by default it changes nothing
-  // What is varied besides keys, by suggestions() and, if checkpointing is auto, by forecast(): offload of the blocks'
-  // activations (BlockPolicy::offload); the state in host memory (StatePlace::host); state and weights there
-  // (Candidate::weights). Each is tried alone.
-  bool offload = false;
-  bool state_on_host = false;
-  bool weights_on_host = false;
   // suggestions() only: other parallelisms over as many ranks. forecast() has that of `parallelism` and does not look
   // at these; to choose among parallelisms, compare the forecasts of one Candidate each, or of a Forecaster each. By
   // default there are none.
@@ -215,12 +211,20 @@ class Forecaster {
   // The forecast, or, where a stage needs more than there is and the cuts are free, that of other cuts if they need
   // less.
   Forecast fitted(const Recipe& recipe, Forecast forecast) const;
+  // memory.activation_offload, where auto is free: on GPUs.
+  std::optional<bool> offload_of(const Recipe& recipe) const;
+  // The forecast of the candidate: its policies chosen, if they are free. With memory.optimizer_offload: auto it has the
+  // state of as few flats in host memory as let it fit.
+  Forecast with_offload(const Recipe& recipe, const Candidate& candidate) const;
+  Forecast with_policies(const Recipe& recipe, const Candidate& candidate) const;
+  // complete(), or of a step that does not fit the plan of its first micro-batches.
+  Forecast planned(const Recipe& recipe, const Candidate& candidate) const;
   // Of the first rank.
   Layout layout_of(const Recipe& recipe, const Candidate& candidate) const;
   Layout layout_of(const Recipe& recipe, const Candidate& candidate, const models::Model& model) const;
   // The recipe with at most `micro_batches` micro-batches per step.
   Recipe shortened(const Recipe& recipe, const Candidate& candidate, int micro_batches) const;
-  // Policies of the blocks, and places of the state if Choices say so; the parallelism is that of `base`.
+  // Policies of the blocks; all else is that of `base`.
   Forecast choose(const Recipe& recipe, const Candidate& base) const;
   // The complete plan, or of a step of many passes that of its first micro-batches: further ones need hardly more
   // memory.

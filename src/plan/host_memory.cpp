@@ -21,10 +21,12 @@ std::int64_t HostMemory::needed(const comm::MeshSizes& mesh, const std::vector<s
   return most;
 }
 
-HostMemory host_memory_of(const Target& target, const Machine& machine, int world) {
-  if (!target.cuda) return {.ranks = world};
+HostMemory host_memory_of(const MemoryRecipe& recipe, const Target& target, const Machine& machine, int world) {
+  const std::int64_t given = recipe.host_capacity ? recipe.host_capacity->value() : 0;
+  if (!target.cuda) return {.capacity = given, .ranks = world};
   const bool here = machine.ranks > 0;
-  return {.capacity = here ? machine.memory : target.host.memory,
+  const std::int64_t detected = here ? machine.memory : target.host.memory;
+  return {.capacity = given > 0 ? given : detected,
           .ranks = here ? machine.ranks : target.ranks_per_machine(world),
           .process = target.host.process};
 }

@@ -19,7 +19,8 @@
 namespace hawser::plan {
 
 struct HostMemory {
-  // Bytes of one machine. It is 0, and not checked, if it is not known, or if host and device have one memory.
+  // Bytes of one machine. It is 0, and not checked, if it is not known, or if host and device have one memory and the
+  // recipe sets no memory.host_capacity.
   std::int64_t capacity = 0;
   int ranks = 1;             // on one machine; the last one may have fewer
   std::int64_t process = 0;  // bytes of a rank besides what it pins
@@ -31,7 +32,8 @@ struct HostMemory {
 
 // Of the machines of `world` ranks: `machine` if Machine::ranks says that they are on it, otherwise those of the
 // target.
-HostMemory host_memory_of(const Target& target, const Machine& machine, int world);
+// With memory.host_capacity of the recipe, that.
+HostMemory host_memory_of(const MemoryRecipe& recipe, const Target& target, const Machine& machine, int world);
 
 // This machine, for the plan of `world` ranks that are not started: they are on it if it has that many GPUs of the
 // target's kind (Machine::ranks is `world`), otherwise on machines of the target (0). It has `gpus` of target `own`.

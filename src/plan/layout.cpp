@@ -10,6 +10,7 @@
 #include "ops/attention/attention.h"
 #include "ops/loss/linear_cross_entropy.h"
 #include "parallel/make_seams.h"
+#include "plan/candidate.h"
 #include "plan/context_form.h"
 #include "plan/pipeline_form.h"
 #include "plan/run_plan.h"
@@ -106,13 +107,6 @@ Layout derive(LayoutChoices choices, const models::Model& model) {
 Checkpointing checkpointing_of(const MemoryRecipe& memory, int block) {
   if (block < std::ssize(memory.per_layer)) return memory.per_layer[static_cast<std::size_t>(block)];
   return is_automatic(memory) ? Checkpointing::none : memory.activation_checkpointing;
-}
-
-void set_policies(LayoutChoices& choices, const models::Model& model, const MemoryRecipe& memory) {
-  choices.policies.resize(static_cast<std::size_t>(model.layers()));
-  for (std::size_t layer = 0; layer < choices.policies.size(); ++layer) {
-    choices.policies[layer].checkpointing = checkpointing_of(memory, model.block_of(static_cast<int>(layer)));
-  }
 }
 
 namespace {
@@ -318,8 +312,9 @@ LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, c
   choices.prefetch = p.prefetch;
   choices.accumulation = p.gradient_accumulation;
   choices.shard_policy = p.sharding;
-  set_policies(choices, model, recipe.memory);
-  for (nn::SavePolicy& policy : choices.policies) policy.delay_weight_gradients = choices.schedule.delays_weights;
+  choices.offload_window = static_cast<int>(recipe.memory.activation_offload_window);
+  choices.policies.resize(static_cast<std::size_t>(model.layers()));
+  apply(candidate_of(recipe, parallelism, model.blocks()), model, choices);
   if (recipe.precision.compute == ComputePrecision::fp8) {
     check_block_scaling(model, recipe);
     set_formats(choices, model, recipe.precision.fp8);

@@ -197,8 +197,6 @@ Layout verified(Layout layout, step::Verification verification);
 
 // The checkpointing policy of a block; that of auto is none.
 Checkpointing checkpointing_of(const MemoryRecipe& memory, int block);
-// Chooses each block's checkpointing policy as the recipe does.
-void set_policies(LayoutChoices& choices, const models::Model& model, const MemoryRecipe& memory);
 
 // Chooses the formats of the Linears and experts whose weights are in FP8 (nn::with_fp8_weights, or with
 // Fp8Scaling::block nn::with_weights_quantized_on_use), their quantizer, and how often they are verified.

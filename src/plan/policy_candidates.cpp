@@ -77,7 +77,8 @@ class StoredBytes {
 
 }  // namespace
 
-std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const models::Model& model, bool offload) {
+std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const models::Model& model,
+                                                    std::optional<bool> offload) {
   const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(0));
   const nn::Seams seams = make_seams(layout, *mesh);
   const double input =
@@ -97,8 +98,8 @@ std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const 
       by_layer.push_back(stored_by(model, static_cast<int>(layer), layout, seams, save));
     }
     candidate.stored_bytes = stored.of_a_block(by_layer);
-    out.push_back(candidate);
-    if (!offload) continue;
+    if (!offload.value_or(false)) out.push_back(candidate);
+    if (!offload.value_or(true)) continue;
     candidate.policy.offload = true;
     candidate.host_bytes = candidate.stored_bytes + inputs;
     candidate.stored_bytes = -inputs;

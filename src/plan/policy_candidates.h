@@ -34,10 +34,10 @@ struct PolicyCandidate {
 };
 
 // The policies that store different numbers of bytes under a layout, in descending order of stored_bytes: the one that
-// recomputes least is first. With `offload`, each of them with offload, too. They delay weight gradients if the layout
-// does. Only `policy` and the bytes of a block are set.
+// recomputes least is first. `offload`: all with offload, or none, or each of them without and with it (nullopt). They
+// delay weight gradients if the layout does. Only `policy` and the bytes of a block are set.
 std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const models::Model& model,
-                                                    bool offload = false);
+                                                    std::optional<bool> offload = false);
 
 struct Mix {
   std::vector<int> counts;               // number of blocks with each candidate

@@ -13,6 +13,7 @@
 #include "models/linear_names.h"
 #include "plan/context_form.h"
 #include "plan/host_memory.h"
+#include "plan/offload_text.h"
 #include "plan/pipeline_form.h"
 #include "plan/run_cost.h"
 #include "tensor/dtype_dispatch.h"
@@ -292,8 +293,9 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
   if (layout.mesh.pipeline > 1) out += pipeline_line(forecast);
   if (!forecast.context_forms.empty())
     out += cat("context_comm: auto is ", context_choice_text(forecast.context_forms), "\n");
-  out += cat("checkpointing: ", checkpointing_text(forecast), "\nprecision: ", precision_text(recipe, model, layout),
-             "\n\n");
+  const std::string offload = offload_text(layout, model);
+  out += cat("checkpointing: ", checkpointing_text(forecast), "\n", offload.empty() ? "" : "offload: " + offload + "\n",
+             "precision: ", precision_text(recipe, model, layout), "\n\n");
 
   out += cat("peak memory of ", largest_ranks(forecast), " (at ", costs.peak_instruction, ")\n");
   std::vector<std::pair<std::string, std::int64_t>> parts(costs.peak_bytes_by_category.begin(),
@@ -369,6 +371,7 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
         {"replicas", layout.mesh.replicas()}}},
       {"micro_batches", layout.micro_batches},
       {"checkpointing", checkpointing_text(forecast)},
+      {"offload", offload_text(layout, model)},
       {"compute", by_float(layout.compute, "float32", "bf16")}};
   if (recipe.precision.compute == ComputePrecision::fp8) {
     const LinearCounts counts = linears_of(layout, model);

@@ -169,6 +169,7 @@ RunPlan resolve(const Recipe& recipe) {
                     .asynchronous = saves_asynchronously(recipe)},
           .report = recipe.report,
           .capacity = recipe.memory.capacity,
+          .host_capacity = recipe.memory.host_capacity,
           .collective_timeout_s = recipe.run.collective_timeout_s};
 }
 

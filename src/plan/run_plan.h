@@ -66,7 +66,8 @@ struct RunPlan {
   std::int64_t log_every = 1;
   SavePlan saves;
   ReportRecipe report;
-  std::optional<Bytes> capacity;  // memory limit per rank
+  std::optional<Bytes> capacity;       // memory limit per rank
+  std::optional<Bytes> host_capacity;  // of host memory, for the ranks of a machine together
   double collective_timeout_s = 0;
   Layout layout;  // empty until lay_out()
 

@@ -27,10 +27,10 @@ struct SearchSettings {
   std::int64_t micro_batch = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   ShardPolicy sharding = ShardPolicy::parameters;
-  bool automatic = false;  // checkpointing is auto; otherwise as in the recipe
-  // What no key says: Choices.
-  StatePlace state = StatePlace::device, weights = StatePlace::device;
-  std::shared_ptr<const Parallelism> parallelism;  // null: that of the recipe
+  bool automatic = false;                                  // checkpointing is auto; otherwise as in the recipe
+  std::optional<bool> activations = false, state = false;  // memory.activation_offload, memory.optimizer_offload
+  bool weights = false;                                    // memory.weight_offload
+  std::shared_ptr<const Parallelism> parallelism;          // null: that of the recipe
 };
 
 namespace {
@@ -46,6 +46,9 @@ Recipe with(const Recipe& base, const SearchSettings& s) {
   out.parallel.gradient_accumulation = s.accumulation;
   out.parallel.sharding = s.sharding;
   out.train.micro_batch_size = s.micro_batch;
+  out.memory.activation_offload = s.activations;
+  out.memory.optimizer_offload = s.state;
+  out.memory.weight_offload = s.weights;
   if (s.automatic) {
     out.memory.activation_checkpointing = Checkpointing::automatic;
     out.memory.per_layer.clear();
@@ -61,7 +64,10 @@ SearchSettings settings_of(const Recipe& recipe) {
           .context_comm = recipe.parallel.context_comm,
           .micro_batch = recipe.train.micro_batch_size,
           .accumulation = recipe.parallel.gradient_accumulation,
-          .sharding = recipe.parallel.sharding};
+          .sharding = recipe.parallel.sharding,
+          .activations = recipe.memory.activation_offload,
+          .state = recipe.memory.optimizer_offload,
+          .weights = recipe.memory.weight_offload};
 }
 
 std::vector<Change> changes_between(const Recipe& base, const Recipe& other) {
@@ -70,6 +76,12 @@ std::vector<Change> changes_between(const Recipe& base, const Recipe& other) {
     if (before != after) out.push_back({key, cat(after)});
   };
   add("memory.activation_checkpointing", checkpointing_text(base.memory), checkpointing_text(other.memory));
+  const auto flag = [](const std::optional<bool>& value) {
+    return std::string(!value ? "auto" : *value ? "true" : "false");
+  };
+  add("memory.activation_offload", flag(base.memory.activation_offload), flag(other.memory.activation_offload));
+  add("memory.optimizer_offload", flag(base.memory.optimizer_offload), flag(other.memory.optimizer_offload));
+  add("memory.weight_offload", flag(base.memory.weight_offload), flag(other.memory.weight_offload));
   add("train.micro_batch_size", base.train.micro_batch_size, other.train.micro_batch_size);
   add("parallel.tensor_parallel_degree", base.parallel.tensor_parallel_degree, other.parallel.tensor_parallel_degree);
   add("parallel.pipeline_parallel_degree", base.parallel.pipeline_parallel_degree,
@@ -121,15 +133,16 @@ class Forecaster::Search {
   explicit Search(const Forecaster& on) : on_(on), blocks_(on.model_.blocks()) {}
 
   std::vector<Suggestion> run(int count) {
-    if (!on_.choices_.state_on_host && !on_.choices_.weights_on_host &&
-        !state_fits(on_.model_, on_.layout_of(on_.recipe_, on_.candidate()), on_.world_, on_.capacity_)) {
+    const Layout own = on_.layout_of(on_.recipe_, on_.candidate());
+    if (state_fits(on_.model_, own, on_.world_, on_.capacity_)) {
+      find_candidates();
+      find_other_splits();
+    } else if (!on_.target_.cuda) {
       Suggestion state{.changes = {}, .recipe = on_.recipe_, .candidate = on_.candidate()};
-      state.needed = checkpoint_bytes(on_.model_, on_.layout_of(on_.recipe_, on_.candidate())) / on_.world_;
+      state.needed = checkpoint_bytes(on_.model_, own) / on_.world_;
       least_ = std::move(state);
-      return {};
     }
-    find_candidates();
-    find_other_splits();
+    find_offload();
     std::stable_sort(tried_.begin(), tried_.end(),
                      [](const Tried& a, const Tried& b) { return a.score() > b.score(); });
     std::vector<Suggestion> suggestions;
@@ -228,9 +241,9 @@ class Forecaster::Search {
       for (const int hybrid : hybrids(ranks, context)) {
         const std::int64_t data_ranks = ranks / context;
         for (const std::int64_t micro : micro_batches(data_ranks)) {
-          SearchSettings s{
-              .tensor = tensor, .pipeline = stages, .context = context, .hybrid = hybrid, .micro_batch = micro};
-          s.context_comm = comm;
+          SearchSettings s = settings_of(base);
+          s.tensor = tensor, s.pipeline = stages, s.context = context, s.context_comm = comm;
+          s.hybrid = hybrid, s.micro_batch = micro;
           const bool accumulates = base.train.global_batch_size > data_ranks * micro && on_.world_ > 1 && hybrid != 1;
           for (const auto& [accumulation, sharding] : accumulations(accumulates, stages)) {
             s.accumulation = accumulation;
@@ -239,7 +252,7 @@ class Forecaster::Search {
             check_layout(with(base, s), on_.world_, problems);
             check_context_form(with(base, s), on_.model_.whole(), problems);
             if (!problems.empty()) continue;
-            try_places(s);
+            try_checkpointing(s);
             if (++looked_at == most) return;
           }
         }
@@ -286,17 +299,24 @@ class Forecaster::Search {
     for (Parallelism& parallelism : on_.choices_.parallelisms(on_.recipe_, on_.world_)) {
       SearchSettings s = settings_of(on_.recipe_);
       s.parallelism = std::make_shared<const Parallelism>(std::move(parallelism));
-      try_places(s);
+      try_checkpointing(s);
     }
   }
 
-  // The state on the device, and in host memory, without and with the weights.
-  void try_places(SearchSettings s) {
-    try_checkpointing(s);
-    s.state = StatePlace::host;
-    if (on_.choices_.state_on_host) try_checkpointing(s);
-    s.weights = StatePlace::host;
-    if (on_.choices_.weights_on_host) try_checkpointing(s);
+  // The recipe's own degrees with more in host memory. Only a GPU has memory of its own.
+  void find_offload() {
+    if (!on_.target_.cuda) return;
+    const SearchSettings own = settings_of(on_.recipe_);
+    for (const bool activations : {false, true}) {
+      for (const auto& [state, weights] : {std::pair(false, false), {true, false}, {true, true}}) {
+        SearchSettings s = own;
+        if (activations) s.activations = true;
+        if (state) s.state = true;
+        if (weights) s.weights = true;
+        const bool more = s.activations != own.activations || s.state != own.state || s.weights != own.weights;
+        if (more) try_checkpointing(s);
+      }
+    }
   }
 
   // A sketch needs no balanced cuts between stages.
@@ -304,11 +324,7 @@ class Forecaster::Search {
 
   Candidate candidate_of(const SearchSettings& s, Cuts cuts = Cuts::chosen) const {
     const Recipe recipe = with(on_.recipe_, s);
-    Candidate out =
-        s.parallelism ? plan::candidate_of(recipe, *s.parallelism, blocks_) : on_.candidate_of(recipe, cuts);
-    out.state = s.state;
-    out.weights = s.weights;
-    return out;
+    return s.parallelism ? plan::candidate_of(recipe, *s.parallelism, blocks_) : on_.candidate_of(recipe, cuts);
   }
 
   // `ranks`: of shard x context x replicas.
@@ -357,7 +373,7 @@ class Forecaster::Search {
     Candidate uniform = sketched(s);
     const auto model = on_.models_.of(uniform.parallelism, 0, blocks_);
     std::vector<PolicyCandidate> candidates =
-        list_policy_candidates(on_.layout_of(recipe, uniform, *model), *model, on_.choices_.offload);
+        list_policy_candidates(on_.layout_of(recipe, uniform, *model), *model, on_.offload_of(recipe));
     const auto estimate = [&](PolicyCandidate& candidate) {
       uniform.blocks.assign(uniform.blocks.size(), candidate.policy);
       const Sketch full = on_.sketch(recipe, uniform);
@@ -382,8 +398,7 @@ class Forecaster::Search {
   }
 
   void add(const SearchSettings& s, const Sketch& sketch) {
-    if (!s.parallelism && s.state == StatePlace::device &&
-        (!least_ || sketch.needed < static_cast<double>(least_->needed))) {
+    if (!s.parallelism && (!least_ || sketch.needed < static_cast<double>(least_->needed))) {
       Recipe recipe = with(on_.recipe_, s);
       least_ =
           Suggestion{.changes = changes_between(on_.recipe_, recipe), .recipe = std::move(recipe), .candidate = {}};
@@ -392,14 +407,13 @@ class Forecaster::Search {
     // An estimate may be off by a little; the complete plan decides.
     if (sketch.needed > kSlack * static_cast<double>(on_.capacity_)) return;
     std::vector<Change> changes = changes_between(on_.recipe_, with(on_.recipe_, s));
-    if (!changes.empty() || s.parallelism || s.state == StatePlace::host) {
+    if (!changes.empty() || s.parallelism) {
       tried_.push_back({s, sketch, std::move(changes)});
     }
   }
 
   static bool repeats(const Tried& candidate, const std::vector<Suggestion>& suggestions) {
-    if (candidate.settings.parallelism || candidate.settings.state == StatePlace::host)
-      return false;  // no key names it
+    if (candidate.settings.parallelism) return false;  // no key names it
     return std::any_of(suggestions.begin(), suggestions.end(), [&](const Suggestion& suggestion) {
       return std::all_of(suggestion.changes.begin(), suggestion.changes.end(), [&](const Change& change) {
         return std::any_of(candidate.changes.begin(), candidate.changes.end(),
@@ -419,15 +433,34 @@ class Forecaster::Search {
     Recipe recipe = with(on_.recipe_, tried.settings);
     const Candidate candidate = candidate_of(tried.settings);
     if (!on_.may_fit(recipe, candidate)) return std::nullopt;
-    const Forecast f = is_automatic(recipe.memory) ? on_.choose(recipe, candidate) : on_.complete(recipe, candidate);
+    Forecast f = is_automatic(recipe.memory) ? on_.choose(recipe, candidate) : on_.complete(recipe, candidate);
     if (!on_.surely_fits(f)) return std::nullopt;
     std::vector<Change> changes = tried.changes;
+    if (tried.settings.state.value_or(false) && !on_.is_large(recipe, candidate))
+      take_auto_if_faster(recipe, candidate, f, changes);
     if (on_.choices_.changes) {
       const std::vector<Change> others = on_.choices_.changes(f.candidate);
       changes.insert(changes.end(), others.begin(), others.end());
     }
     if (changes.empty()) return std::nullopt;
     return Suggestion{std::move(changes), std::move(recipe), f.candidate, f.needed(), f.tokens_per_second};
+  }
+
+  // A part of the optimizer's state in host memory may be enough.
+  void take_auto_if_faster(Recipe& recipe, const Candidate& candidate, Forecast& f,
+                           std::vector<Change>& changes) const {
+    const std::string key = "memory.optimizer_offload";
+    const auto change = std::ranges::find(changes, key, &Change::key);
+    if (change == changes.end()) return;
+    Recipe free = recipe;
+    free.memory.optimizer_offload.reset();
+    Candidate resident = candidate;
+    resident.state = StatePlace::device;
+    Forecast some = on_.with_offload(free, resident);
+    if (!on_.surely_fits(some) || some.seconds >= f.seconds) return;
+    recipe = std::move(free);
+    f = std::move(some);
+    change->value = "auto";
   }
 
   const Forecaster& on_;
@@ -452,7 +485,7 @@ bool Forecaster::may_fit(const Recipe& recipe, const Candidate& candidate) const
   if (is_automatic(recipe.memory)) {
     const auto model = models_.of(least.parallelism, 0, model_.blocks());
     const std::vector<PolicyCandidate> policies =
-        list_policy_candidates(layout_of(recipe, least, *model), *model, choices_.offload);
+        list_policy_candidates(layout_of(recipe, least, *model), *model, offload_of(recipe));
     least.blocks.assign(least.blocks.size(), policies.back().policy);
   }
   std::optional<FewBlocks> few;

@@ -7,12 +7,13 @@
 
 #include "base/clock.h"
 #include "config/config.h"
-#include "engine/checkpointing.h"
 #include "engine/gemm_algorithms.h"
+#include "engine/memory_choice.h"
 #include "engine/model_changes.h"
 #include "engine/parallel_choice.h"
 #include "engine/session.h"
 #include "plan/context_form.h"
+#include "plan/offload_text.h"
 #include "plan/pipeline_form.h"
 #include "plan/target.h"
 #include "profile/predicted_timeline.h"
@@ -151,9 +152,10 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   }
   const std::unique_ptr<comm::Mesh> mesh = engine::make_mesh(world, layout.mesh, plan.collective_timeout_s, *device);
   engine::prepare_gemms(*model.model, layout, *device);
-  engine::choose_checkpointing(plan, *model.model, *device, world, request.ranks_here);
-  auto session = std::make_unique<engine::Session>(*model.model, layout, *device, *mesh,
-                                                   std::vector{step::Purpose::train}, plan.capacity);
+  engine::choose_memory(plan, *model.model, *device, world, request.ranks_here);
+  auto session =
+      std::make_unique<engine::Session>(*model.model, layout, *device, *mesh, std::vector{step::Purpose::train},
+                                        plan.capacity, engine::SessionChecks{.host_capacity = plan.host_capacity});
   if (model.weights) {
     session->load(*model.weights, plan.seed);
   } else {
@@ -163,6 +165,7 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   SyntheticStep synthetic = synthetic_step(request.documents, plan, *model.model, place);
   BenchResult result{.parameters = model.model->parameters(), .planned_bytes = session->planned_bytes()};
   result.checkpointing = checkpointing_text(plan.recipe.memory);
+  result.offload = plan::offload_text(layout, *model.model);
   if (layout.mesh.context > 1) result.context = plan::context_text(plan::form_of(layout));
   result.pipeline = plan::pipeline_text(layout);
   time_steps(plan, request.warmup, synthetic, *session, *device, timed, meter, world, result);

@@ -42,6 +42,7 @@ struct FitResult {
   std::optional<double> best_validation_loss;  // the lowest by the metric; its checkpoint is OUTPUT/best
   double tokens_per_second = 0;     // mean over this call's steps without the first, unless it is the only one
   std::string checkpointing;        // in recipe syntax: the recipe's value, or the choice for auto
+  std::string offload;              // plan::offload_text
   std::string context_comm;         // plan::context_text of the form that runs; empty without context ranks
   std::string pipeline_schedule;    // as parallel.pipeline_schedule; empty with one stage
   std::optional<double> imbalance;  // with context parallelism: of attention work, mean over this call's steps

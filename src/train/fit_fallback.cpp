@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/cat.h"
-#include "engine/checkpointing.h"
 #include "engine/does_not_fit.h"
+#include "engine/memory_choice.h"
 #include "engine/model_changes.h"
 #include "engine/rank_sync.h"
 #include "models/linear_names.h"

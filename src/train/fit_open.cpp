@@ -7,8 +7,8 @@
 #include "base/units.h"
 #include "batches/statistics.h"
 #include "config/config.h"
-#include "engine/checkpointing.h"
 #include "engine/load_state.h"
+#include "engine/memory_choice.h"
 #include "engine/model_changes.h"
 #include "engine/parallel_choice.h"
 #include "engine/rank_sync.h"
@@ -18,6 +18,7 @@
 #include "models/weights.h"
 #include "plan/context_form.h"
 #include "plan/forecast.h"
+#include "plan/offload_text.h"
 #include "prepare/identity.h"
 #include "prepare/prepare.h"
 #include "prepare/sources.h"
@@ -165,6 +166,8 @@ void FitRun::open() {
   if (!experts.empty()) log("hawser: " + experts);
   const std::string useless = engine::useless_fp8(plan_.recipe, *open_.model);
   if (!useless.empty()) log("hawser: warning: " + useless);
+  const std::string offload = plan::useless_offload(plan_.recipe, request_.device.kind);
+  if (!offload.empty()) log("hawser: warning: " + offload);
   // Read now, since the file may change during the run.
   config_text_ = io::read_text(models::config_path(plan_.model), 1 << 20);
   expect_equal_recipes();
@@ -235,14 +238,16 @@ void FitRun::lay_out() {
 
 void FitRun::open_session() {
   choose_algorithms();
-  const std::string chosen = engine::choose_checkpointing(plan_, *open_.model, *device_, world_, request_.ranks_here);
+  const std::string chosen = engine::choose_memory(plan_, *open_.model, *device_, world_, request_.ranks_here);
   if (!chosen.empty()) log(chosen);
   result_.checkpointing = checkpointing_text(plan_.recipe.memory);
+  result_.offload = plan::offload_text(plan_.layout, *open_.model);
   if (plan_.layout.mesh.context > 1) result_.context_comm = plan::context_text(plan::form_of(plan_.layout));
   if (plan_.layout.mesh.pipeline > 1) result_.pipeline_schedule = plan_.layout.schedule.name;
   std::vector<step::Purpose> purposes{step::Purpose::train};
   if (!validation_.empty()) purposes.push_back(step::Purpose::loss);
-  session_ = std::make_unique<engine::Session>(*open_.model, plan_.layout, *device_, *mesh_, purposes, plan_.capacity);
+  session_ = std::make_unique<engine::Session>(*open_.model, plan_.layout, *device_, *mesh_, purposes, plan_.capacity,
+                                               engine::SessionChecks{.host_capacity = plan_.host_capacity});
   if (world_ != nullptr) {
     const comm::MeshSizes& mesh = plan_.layout.mesh;
     const int stage = comm::coordinate_of(rank(), mesh).pipeline;

@@ -252,23 +252,51 @@ TEST(Candidates, WeightsGoToHostMemoryIfTheyMust) {
   EXPECT_LT(state, all);
   EXPECT_LT(weights, state);
   recipe.memory.capacity = Bytes((state + weights) / 2);
-  const Choices choices{
-      .weights_on_host = true, .changes = [](const Candidate& to) {
-        return std::vector<plan::Change>{{"memory.weights", to.weights == StatePlace::host ? "host" : "device"}};
-      }};
-  EXPECT_TRUE(forecaster(recipe, model, 1, target_of(), {.state_on_host = true}).suggestions(3).empty());
-  const std::vector<plan::Suggestion> suggestions = forecaster(recipe, model, 1, target_of(), choices).suggestions(3);
+  const std::vector<plan::Suggestion> suggestions = forecaster(recipe, model, 1, target_of(), {}).suggestions(3);
   ASSERT_FALSE(suggestions.empty());
   for (const plan::Suggestion& suggestion : suggestions) {
-    EXPECT_NE(suggestion.flags().find("memory.weights=host"), std::string::npos) << suggestion.flags();
+    EXPECT_NE(suggestion.flags().find("memory.weight_offload=true"), std::string::npos) << suggestion.flags();
     EXPECT_LE(suggestion.needed, recipe.memory.capacity->value());
+    const plan::Forecast f = forecaster(suggestion.recipe, model, 1, target_of(), {}).forecast();
+    EXPECT_EQ(f.needed(), suggestion.needed) << suggestion.flags();
+    EXPECT_EQ(f.candidate.weights, StatePlace::host);
   }
-  recipe.memory.activation_checkpointing = Checkpointing::automatic;
-  const plan::Forecast f = forecaster(recipe, model, 1, target_of(), choices).forecast();
-  EXPECT_TRUE(f.fits());
-  EXPECT_EQ(f.candidate.weights, StatePlace::host);
-  recipe.memory.capacity.reset();
-  EXPECT_EQ(forecaster(recipe, model, 1, target_of(), choices).forecast().candidate.weights, StatePlace::device);
+}
+
+// As few flats as let the recipe fit.
+TEST(Candidates, AutoOffloadsTheStateThatDoesNotFit) {
+  const models::Model model(description_of(8));
+  Recipe recipe = recipe_of(1);
+  recipe.memory.activation_checkpointing = Checkpointing::full;
+  const auto forecast = [&](std::optional<bool> offload) {
+    recipe.memory.optimizer_offload = offload;
+    return forecaster(recipe, model, 1, target_of(), {}).forecast();
+  };
+  const plan::Forecast resident = forecast(false), all = forecast(true);
+  ASSERT_LT(all.needed(), resident.needed());
+  EXPECT_EQ(forecast(std::nullopt).needed(), resident.needed());
+  int before = 0;
+  for (const double part : {0.9, 0.6, 0.4}) {
+    const auto more = static_cast<std::int64_t>(part * static_cast<double>(resident.needed() - all.needed()));
+    recipe.memory.capacity = Bytes(all.needed() + more);
+    const plan::Forecast f = forecast(std::nullopt);
+    EXPECT_TRUE(f.fits()) << part;
+    EXPECT_GT(f.offloaded_flats(), before);
+    EXPECT_LT(f.offloaded_flats(), plan::trainable_flats(model));
+    before = f.offloaded_flats();
+    EXPECT_EQ(std::ranges::count(f.layout.host.state, true), before);
+    EXPECT_LT(f.host_needed(), all.host_needed());
+    EXPECT_LE(f.seconds, all.seconds);
+    Candidate fewer = f.candidate;
+    fewer.state_flats = before - 1;
+    EXPECT_FALSE(forecaster(recipe, model, 1, target_of(), {}).forecast(fewer).fits()) << part;
+    // The choice as engine::choose_memory stores it.
+    recipe.memory.offloaded_flats = before;
+    EXPECT_EQ(forecast(std::nullopt).needed(), f.needed());
+    recipe.memory.offloaded_flats.reset();
+  }
+  recipe.memory.capacity = Bytes(all.needed() - 1);
+  EXPECT_FALSE(forecast(std::nullopt).fits());
 }
 
 bool offloads(const plan::Forecast& f) {
@@ -280,7 +308,6 @@ TEST(Candidates, AutoOffloadsIfItMust) {
   Recipe recipe = recipe_of(1);
   recipe.data.sequence_length = 4096;
   recipe.memory.activation_checkpointing = Checkpointing::automatic;
-  const Choices offload{.offload = true};
   const plan::Forecast least = [&] {
     Recipe full = recipe;
     full.memory.activation_checkpointing = Checkpointing::full;
@@ -289,20 +316,21 @@ TEST(Candidates, AutoOffloadsIfItMust) {
   // Full recompute keeps the inputs of 16 layers, 2 MiB each.
   recipe.memory.capacity = Bytes(least.needed() - (12 << 20));
   EXPECT_FALSE(forecaster(recipe, model, 1, target_of(), {}).forecast().fits());
-  const plan::Forecast f = forecaster(recipe, model, 1, target_of(), offload).forecast();
+  recipe.memory.activation_offload.reset();
+  const plan::Forecast f = forecaster(recipe, model, 1, target_of(), {}).forecast();
   EXPECT_TRUE(f.fits());
   EXPECT_TRUE(f.chosen);
   EXPECT_TRUE(offloads(f));
   // Its plan is that of its candidate.
-  const plan::Forecast again = forecaster(recipe, model, 1, target_of(), offload).forecast(f.candidate);
+  const plan::Forecast again = forecaster(recipe, model, 1, target_of(), {}).forecast(f.candidate);
   EXPECT_EQ(again.needed(), f.needed());
   EXPECT_EQ(again.host_needed(), f.host_needed());
   // Without host memory for it, nothing is offloaded.
-  const plan::Forecast none = forecaster(recipe, model, 1, target_of(f.host_needed() / 8), offload).forecast();
+  const plan::Forecast none = forecaster(recipe, model, 1, target_of(f.host_needed() / 8), {}).forecast();
   EXPECT_FALSE(none.fits() && offloads(none));
   // If everything fits on the device, host memory is not used, as copies take time.
   recipe.memory.capacity.reset();
-  EXPECT_FALSE(offloads(forecaster(recipe, model, 1, target_of(), offload).forecast()));
+  EXPECT_FALSE(offloads(forecaster(recipe, model, 1, target_of(), {}).forecast()));
 }
 
 // Only GEMMs take time, as much forward as for the gradients of the input and of the weights, and messages none.
@@ -412,10 +440,6 @@ TEST(Candidates, OfSchedulesThatKeepAllMicroBatchesArePlannedWithAll) {
 
 std::vector<plan::Change> name_changes(const Candidate& to) {
   std::vector<plan::Change> changes;
-  if (to.state == StatePlace::host) changes.push_back({"memory.optimizer_offload", "true"});
-  if (std::ranges::any_of(to.blocks, &plan::BlockPolicy::offload)) {
-    changes.push_back({"memory.activation_offload", "true"});
-  }
   if (to.parallelism.mesh.pipeline > 1) {
     changes.push_back({"parallel.pipeline_parallel_degree", cat(to.parallelism.mesh.pipeline)});
   }
@@ -428,16 +452,15 @@ TEST(Candidates, SuggestionsNameWhatNoRecipeSays) {
   recipe.parallel.hybrid_shard_degree = 1;
   Choices choices = fillings();
   choices.changes = name_changes;
-  choices.state_on_host = true;
   choices.parallelisms = [](const Recipe&, int) {
     return std::vector<Parallelism>{{.mesh = {.pipeline = 2}, .partition = {.stages = 2, .ends = {2, 4}}}};
   };
   const std::int64_t needed = forecaster(recipe, model, 2, target_of(), {}).forecast().needed();
-  recipe.memory.capacity = Bytes(needed * 3 / 4);
+  recipe.memory.capacity = Bytes(needed * 4 / 5);
   const plan::Forecaster planner = forecaster(recipe, model, 2, target_of(), choices);
   ASSERT_FALSE(planner.forecast().fits());
   std::string flags;
-  for (const plan::Suggestion& suggestion : planner.suggestions(20)) {
+  for (const plan::Suggestion& suggestion : planner.suggestions(40)) {
     flags += suggestion.flags() + "\n";
     const plan::Forecast f =
         forecaster(suggestion.recipe, model, 2, target_of(), choices).forecast(suggestion.candidate);
@@ -449,9 +472,10 @@ TEST(Candidates, SuggestionsNameWhatNoRecipeSays) {
                            "parallel.tensor_parallel_degree=2", "parallel.hybrid_shard_degree=0"}) {
     EXPECT_NE(flags.find(part), std::string::npos) << part << " in\n" << flags;
   }
-  // Today's recipes get what they can say.
+  // Without these choices, the changed recipe says all of it.
   for (const plan::Suggestion& suggestion : forecaster(recipe, model, 2, target_of(), {}).suggestions(20)) {
-    EXPECT_TRUE(name_changes(suggestion.candidate).empty()) << suggestion.flags();
+    const plan::Forecast f = forecaster(suggestion.recipe, model, 2, target_of(), {}).forecast();
+    EXPECT_EQ(f.needed(), suggestion.needed) << suggestion.flags();
   }
 }
 

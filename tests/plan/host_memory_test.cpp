@@ -71,14 +71,14 @@ TEST(HostMemory, IsThatOfTheMachineWithTheMostNeed) {
 
 TEST(HostMemory, IsThatOfTheTargetOrOfThisMachine) {
   const plan::Target target = target_of(8, 1000);
-  const auto planned = plan::host_memory_of(target, {.memory = 7}, 16);
+  const auto planned = plan::host_memory_of({}, target, {.memory = 7}, 16);
   EXPECT_EQ(planned.capacity, 1000);
   EXPECT_EQ(planned.ranks, 8);
-  EXPECT_EQ(plan::host_memory_of(target, {.memory = 7}, 4).ranks, 4);
-  const auto here = plan::host_memory_of(target, {.memory = 7, .ranks = 2}, 16);
+  EXPECT_EQ(plan::host_memory_of({}, target, {.memory = 7}, 4).ranks, 4);
+  const auto here = plan::host_memory_of({}, target, {.memory = 7, .ranks = 2}, 16);
   EXPECT_EQ(here.capacity, 7);
   EXPECT_EQ(here.ranks, 2);
-  EXPECT_EQ(plan::host_memory_of(plan::load_target("cpu"), {.memory = 7, .ranks = 2}, 2).capacity, 0);
+  EXPECT_EQ(plan::host_memory_of({}, plan::load_target("cpu"), {.memory = 7, .ranks = 2}, 2).capacity, 0);
   EXPECT_GT(plan::load_target("h200").host.memory, 0);
   EXPECT_GT(plan::load_target("h100").host.process, 0);
 }

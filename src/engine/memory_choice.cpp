@@ -1,12 +1,14 @@
-#include "engine/checkpointing.h"
+#include "engine/memory_choice.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "base/units.h"
 #include "config/config.h"
 #include "engine/does_not_fit.h"
 #include "engine/rank_sync.h"
 #include "plan/forecast.h"
+#include "plan/offload_text.h"
 
 namespace hawser::engine {
 
@@ -29,13 +31,18 @@ plan::Machine machine_of(int ranks_here) {
   return machine;
 }
 
+bool chooses_offload(const MemoryRecipe& memory, DeviceKind device) {
+  return is_offload_automatic(memory) && device == DeviceKind::cuda;
+}
+
 }  // namespace
 
-std::string choose_checkpointing(plan::RunPlan& plan, const models::Model& model, const Device& device,
-                                 comm::World* world, int ranks_here) {
+std::string choose_memory(plan::RunPlan& plan, const models::Model& model, const Device& device, comm::World* world,
+                          int ranks_here) {
   Recipe& recipe = plan.recipe;
   const plan::Layout& layout = plan.layout;
-  if (!is_automatic(recipe.memory)) return "";
+  const bool policies = is_automatic(recipe.memory), offload = chooses_offload(recipe.memory, device.kind());
+  if (!policies && !offload) return "";
   plan::Target target = plan::load_target(plan::target_of(device.kind()));
   const plan::Machine machine = machine_of(ranks_here);
   const int stage = world == nullptr ? 0 : comm::coordinate_of(world->rank().value(), layout.mesh).pipeline;
@@ -52,23 +59,36 @@ std::string choose_checkpointing(plan::RunPlan& plan, const models::Model& model
     if (!forecast.fits()) return "\n" + plan::rejection(recipe, forecast, forecaster.alternatives());
     MemoryRecipe chosen;
     chosen.per_layer = forecast.checkpointing();
-    return cat(checkpointing_text(chosen), " ", format_bytes(Bytes(forecast.needed())), " of ",
-               format_bytes(Bytes(forecast.capacity)));
+    std::string blocks;
+    for (const plan::BlockPolicy& block : forecast.candidate.blocks) blocks += block.offload ? '1' : '0';
+    return cat(checkpointing_text(chosen), " ", blocks, " ", forecast.offloaded_flats(), " ",
+               format_bytes(Bytes(forecast.needed())), " of ", format_bytes(Bytes(forecast.capacity)));
   });
   if (answer.starts_with('\n')) throw DoesNotFit(answer.substr(1));
-  const std::size_t blank = answer.find(' ');
-  const std::string runs = answer.substr(0, blank);
-  recipe.memory.per_layer = override_recipe(Recipe{}, {cat(kKey, "=", runs)}).memory.per_layer;
-  plan::LayoutChoices choices = layout;
-  plan::set_policies(choices, model, recipe.memory);
-  plan.layout = plan::derive(std::move(choices), model);
-  return cat("activation checkpointing: auto chose ", runs.substr(1, runs.size() - 2), ": ", answer.substr(blank + 1),
-             " per rank");
+  std::istringstream words(answer);
+  std::string runs, blocks, memory;
+  int flats = 0;
+  words >> runs >> blocks >> flats >> std::ws;
+  std::getline(words, memory);
+  if (policies) {
+    recipe.memory.per_layer = override_recipe(Recipe{}, {cat(kKey, "=", runs)}).memory.per_layer;
+    recipe.memory.offloaded_blocks.clear();
+    for (const char block : blocks) recipe.memory.offloaded_blocks.push_back(block == '1');
+  }
+  if (offload) recipe.memory.offloaded_flats = flats;
+  plan.layout = plan::make_layout(recipe, model, layout.mesh.world(), layout.compute, layout.threads, layout.device);
+  const std::string there = plan::offload_text(plan.layout, model);
+  return cat(policies ? "activation checkpointing: auto chose " + runs.substr(1, runs.size() - 2)
+                      : "optimizer offload: auto chose",
+             policies && there.empty() ? ""
+             : policies                ? ", in host memory "
+                                       : " ",
+             there.empty() && !policies ? "the device" : there, ": ", memory, " per rank");
 }
 
 void expect_forecast_fits(const plan::RunPlan& plan, const models::Model& model, DeviceKind device, comm::World* world,
                           int ranks_here) {
-  if (is_automatic(plan.recipe.memory)) return;
+  if (is_automatic(plan.recipe.memory) || chooses_offload(plan.recipe.memory, device)) return;
   const std::string rejection = on_rank_zero(world, [&]() -> std::string {
     const plan::Forecaster forecaster(plan.recipe, model, plan.layout.mesh.world(),
                                       plan::load_target(plan::target_of(device)), machine_of(ranks_here),
