@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kSupervised = "supervised fine-tuning or pre-training";
 constexpr const char* kSharded =
-    "model state is sharded over all ranks (ZeRO-3), and nothing is offloaded; files that it names are not read";
+    "model state is sharded over all ranks (ZeRO-3), and nothing is offloaded; no zero_optimization was found";
 
 constexpr auto kRules = std::to_array<Rule>({
     // Model and output.
@@ -65,6 +65,10 @@ constexpr auto kRules = std::to_array<Rule>({
     joins("memory.activation_checkpointing",
           "gradient_checkpointing activation_checkpointing fsdp_config.activation_checkpointing "
           "fsdp_config.fsdp_activation_checkpointing"),
+    joins("memory.activation_offload", "activation_offloading"),
+    sets("memory.weight_offload", "layer_offloading"),
+    joins("memory.optimizer_offload", "fsdp_config.offload_params fsdp_config.fsdp_offload_params"),
+    joins("parallel.sharding", "deepspeed"),
     joins("precision.compute", "bf16 bfloat16 float32 fp8"),
     joins("run.collective_timeout_s", "ddp_timeout"),
 
@@ -101,7 +105,7 @@ constexpr auto kRules = std::to_array<Rule>({
               "moe_grouped_backend expert_backend large_head_attention"),
     automatic("the keys of the plugins are converted, or are listed here", "plugins"),
     automatic(kSharded,
-              "fsdp fsdp_config fsdp_config.* fsdp_version fsdp_final_state_dict_type deepspeed accelerator_config "
+              "fsdp fsdp_config fsdp_config.* fsdp_version fsdp_final_state_dict_type accelerator_config "
               "qlora_sharded_model_loading"),
     automatic("data parallelism needs no settings; parallel.hybrid_shard_degree: 1 is DDP",
               "ddp ddp_* data_parallel_size"),
@@ -177,9 +181,8 @@ constexpr auto kRules = std::to_array<Rule>({
     unsupported("AdamW is the only optimizer",
                 "optim_args optim_target_modules adam_beta3 adam_epsilon2 dion_* qgalore_* grokfast_*"),
     unsupported("expert parallelism: experts are sharded as other weights are", "expert_parallel_*"),
-    unsupported("offload to host memory; memory.activation_checkpointing: auto recomputes what does not fit",
-                "activation_offloading layer_offloading ple_cpu_offload fsdp_config.offload_params "
-                "fsdp_config.fsdp_offload_params"),
+    unsupported("offload of per-layer embeddings; memory.weight_offload has all weights in host memory",
+                "ple_cpu_offload"),
     unsupported("selective recomputation by op; memory.activation_checkpointing: auto chooses for each block",
                 "selective_checkpointing"),
     unsupported("images: only text is trained on", "processor_type image_size image_resize_algorithm"),
@@ -326,6 +329,12 @@ void convert_own(Conversion& c) {
   convert_tokenizer(c, "tokenizer_config");
   convert_checkpointing(c, {"gradient_checkpointing", "activation_checkpointing",
                             "fsdp_config.activation_checkpointing", "fsdp_config.fsdp_activation_checkpointing"});
+  convert_offload(c, "activation_offloading");
+  for (const std::string_view key : {"fsdp_config.offload_params", "fsdp_config.fsdp_offload_params"}) {
+    if (c.is_on(key)) c.set("memory.optimizer_offload", "true", key);
+    c.drop_if_off(key);
+  }
+  convert_deepspeed(c, "deepspeed", kSharded);
   convert_plugins(c);
   convert_unfrozen(c);
   convert_groups(c);

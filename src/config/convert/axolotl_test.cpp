@@ -136,6 +136,11 @@ constexpr ConvertedKey kCases[] = {
     {"dp_shard_size: 4\ndp_replicate_size: 2", "parallel.hybrid_shard_degree", "4"},
     {"dp_shard_size: 4\ndp_replicate_size: 2", "run.ranks", "8"},
     {"gradient_checkpointing: true", "memory.activation_checkpointing", R"("full")"},
+    {"activation_offloading: true", "memory.activation_offload", "true"},
+    {"layer_offloading: true", "memory.weight_offload", "true"},
+    {"fsdp_config: {offload_params: true}", "memory.optimizer_offload", "true"},
+    {"fsdp_config: {fsdp_offload_params: true}", "memory.optimizer_offload", "true"},
+    {"deepspeed: {zero_optimization: {stage: 2}}", "parallel.sharding", R"("optimizer")"},
     {"gradient_checkpointing: false", "memory.activation_checkpointing", R"("none")"},
     {"activation_checkpointing: true", "memory.activation_checkpointing", R"("full")"},
     {"fsdp_config: {activation_checkpointing: true}", "memory.activation_checkpointing", R"("full")"},
@@ -278,14 +283,32 @@ TEST_F(ConvertAxolotl, ReplacesWhatItCannotDo) {
   EXPECT_EQ(dropped(convert("plugins: [axolotl.integrations.liger.LigerPlugin]\n"), "plugins").substr(0, 10),
             "automatic:");
   EXPECT_EQ(dropped(convert("plugins: [my.Plugin]\n"), "plugins"), "not supported: the plugin my.Plugin does not run");
-  EXPECT_EQ(dropped(convert("fsdp_config: {offload_params: true}\n"), "fsdp_config.offload_params").substr(0, 22),
-            "not supported: offload");
+  EXPECT_EQ(dropped(convert("deepspeed: no_such_file.json\n"), "deepspeed").substr(0, 10), "automatic:");
   EXPECT_EQ(dropped(convert("fsdp_config: {offload_params: false}\n"), "fsdp_config.offload_params"),
             "not needed: empty or off");
   EXPECT_EQ(dropped(convert("special_tokens: {pad_token: <pad>}\n"), "special_tokens.pad_token"),
             "automatic: sequences are packed, and have no padding");
   EXPECT_EQ(dropped(convert("val_set_size: 500\n"), "val_set_size").substr(0, 39),
             "not supported: data.validation_fraction");
+}
+
+TEST_F(ConvertAxolotl, DeepSpeedFiles) {
+  const auto with = [&](const std::string& zero) {
+    std::ofstream(folder_ / "ds.json") << cat("{\"zero_optimization\": ", zero, ", \"bf16\": {\"enabled\": true}}");
+    return convert(cat("deepspeed: ", (folder_ / "ds.json").string(), "\n"));
+  };
+  const Converted three = with(R"({"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": true},
+                                   "offload_param": {"device": "nvme"}})");
+  EXPECT_EQ(value(three, "parallel.sharding"), "parameters");
+  EXPECT_EQ(value(three, "memory.optimizer_offload"), true);
+  EXPECT_EQ(value(three, "memory.weight_offload"), true);
+  EXPECT_TRUE(has_remark(three, "offload_param to nvme"));
+  EXPECT_TRUE(dropped(three, "deepspeed").empty());
+  const Converted two = with(R"({"stage": 2, "offload_optimizer": {"device": "none"}})");
+  EXPECT_EQ(value(two, "parallel.sharding"), "optimizer");
+  EXPECT_EQ(value(two, "memory.optimizer_offload"), false);
+  EXPECT_EQ(value(with(R"({"stage": 0})"), "parallel.hybrid_shard_degree"), 1);
+  EXPECT_EQ(value(convert("deepspeed: {zero_optimization: {stage: 1}}\n"), "parallel.sharding"), "optimizer");
 }
 
 TEST_F(ConvertAxolotl, SchedulesOfTransformers) {

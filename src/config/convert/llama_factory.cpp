@@ -47,6 +47,7 @@ constexpr auto kFactoryRules = std::to_array<Rule>({
     sets("checkpoint.keep_last", "save_total_limit"),
     joins("memory.activation_checkpointing",
           "disable_gradient_checkpointing gradient_checkpointing enable_activation_checkpointing"),
+    joins("parallel.sharding", "deepspeed"),
     joins("precision.compute", "bf16 pure_bf16 fp8"),
     joins("run.collective_timeout_s", "ddp_timeout"),
     joins("parallel.tensor_parallel_degree", "tensor_model_parallel_size"),
@@ -76,7 +77,7 @@ constexpr auto kFactoryRules = std::to_array<Rule>({
     automatic(
         "model state is sharded over all ranks (ZeRO-3), and nothing is offloaded; the files that it names are not "
         "read",
-        "deepspeed fsdp fsdp_config fsdp_transformer_layer_cls_to_wrap fsdp_min_num_params "
+        "fsdp fsdp_config fsdp_transformer_layer_cls_to_wrap fsdp_min_num_params "
         "dist_config.name dist_config.config_file dist_config.dcp_path "
         "dist_config.* use_distributed_optimizer overlap_param_gather overlap_grad_reduce accelerator_config "
         "parallelism_config init_config"),
@@ -210,6 +211,7 @@ void convert_shared(Conversion& c) {
     c.set("memory.activation_checkpointing", "full", "disable_gradient_checkpointing",
           "LLaMA-Factory's default; auto is often faster: it recomputes only what does not fit");
   }
+  convert_deepspeed(c, "deepspeed", "model state is sharded over all ranks (ZeRO-3), and nothing is offloaded");
   convert_llama_factory_data(c);
   convert_template(c);
 }

@@ -95,6 +95,7 @@ constexpr ConvertedKey kCases[] = {
     {"save_total_limit: 5", "checkpoint.keep_last", "5"},
     {"disable_gradient_checkpointing: true", "memory.activation_checkpointing", R"("none")"},
     {"gradient_checkpointing: true", "memory.activation_checkpointing", R"("full")"},
+    {"deepspeed: {zero_optimization: {stage: 2}}", "parallel.sharding", R"("optimizer")"},
     {"", "memory.activation_checkpointing", R"("full")"},
     {"bf16: true", "precision.compute", R"("bf16")"},
     {"pure_bf16: true", "precision.compute", R"("bf16")"},

@@ -7,6 +7,7 @@
 
 #include "base/hub_name.h"
 #include "base/text.h"
+#include "io/files.h"
 
 namespace hawser::convert {
 namespace {
@@ -110,6 +111,39 @@ void convert_checkpointing(Conversion& c, std::initializer_list<std::string_view
     return c.set("memory.activation_checkpointing", "full", key,
                  cat(c.trainer_name(), "'s ", key, "; auto is often faster: it recomputes only what does not fit"));
   }
+}
+
+void convert_offload(Conversion& c, std::string_view key) {
+  if (!c.is_on(key)) return c.drop_if_off(key);
+  c.set("memory.activation_offload", "true", key);
+}
+
+void convert_deepspeed(Conversion& c, std::string_view key, const std::string& otherwise) {
+  if (!c.has(key)) return;
+  const YAML::Node* const given = c.find(key);
+  const std::string file = given->IsScalar() ? given->Scalar() : "";
+  YAML::Node all = *given;
+  try {
+    if (Conversion::exists(file)) all = YAML::Load(io::read_text(c.path(file), 1 << 20));
+  } catch (const std::exception&) {  // not a file that can be read: as if there were none
+  }
+  const YAML::Node zero = all.IsMap() ? all["zero_optimization"] : YAML::Node();
+  if (!zero || !zero.IsMap()) return c.drop(key, WhyDropped::automatic, otherwise);
+  const std::string stage = zero["stage"] ? zero["stage"].as<std::string>("") : "";
+  if (stage == "0") c.set("parallel.hybrid_shard_degree", "1", key, "stage 0 shards nothing");
+  if (stage == "1" || stage == "2")
+    c.set("parallel.sharding", "optimizer", key, cat("zero_optimization.stage: ", stage));
+  if (stage == "3") c.set("parallel.sharding", "parameters", key, "zero_optimization.stage: 3");
+  const auto offloads = [&](const char* what, const char* ours) {
+    const YAML::Node part = zero[what];
+    const std::string device = part && part.IsMap() && part["device"] ? part["device"].as<std::string>("") : "none";
+    if (device == "none") return;
+    c.set(ours, "true", key, cat(what, ".device: ", device));
+    if (device != "cpu") c.remark(cat(key, ": ", what, " to ", device, ": host memory is the only place of offload"));
+  };
+  offloads("offload_optimizer", "memory.optimizer_offload");
+  offloads("offload_param", "memory.weight_offload");
+  c.remark(cat(key, ": of DeepSpeed's settings only zero_optimization's stage and offload are converted"));
 }
 
 void convert_timeout(Conversion& c) {

@@ -14,6 +14,11 @@ void convert_model(Conversion& c, std::string_view revision, std::string_view fr
 void convert_tokenizer(Conversion& c, std::string_view tokenizer);
 // memory.activation_checkpointing: full if one of the keys is on, none if one is off.
 void convert_checkpointing(Conversion& c, std::initializer_list<std::string_view> keys);
+// memory.activation_offload: true if the switch is on.
+void convert_offload(Conversion& c, std::string_view key);
+// Sharding and offload of a DeepSpeed file (zero_optimization), named by the key or written in its place. `otherwise`:
+// why the key is not needed if there is no such file.
+void convert_deepspeed(Conversion& c, std::string_view key, const std::string& otherwise);
 // optimizer.groups: the learning rate of LoRA's B matrices, by the ratio to that of A.
 void convert_lora_plus(Conversion& c, std::string_view ratio);
 
