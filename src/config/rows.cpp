@@ -264,8 +264,9 @@ std::string checkpointing_text(const MemoryRecipe& memory) {
   return out + "]";
 }
 
+constexpr const char* kPartition = "auto, or the blocks of each model chunk, such as [9, 8, 8, 7] or [4*8]";
+
 Key pipeline_partition(const char* name, const char* help) {
-  constexpr const char* kExpected = "auto, or the blocks of each model chunk, such as [9, 8, 8, 7] or [4*8]";
   Key key;
   key.name = name;
   key.values = "auto; or a list: [9, 8, 8, 7]";
@@ -276,15 +277,15 @@ Key pipeline_partition(const char* name, const char* help) {
     std::vector<int>& list = recipe.parallel.pipeline_partition;
     list.clear();
     if (node.IsScalar() && node.Scalar() == "auto") return std::nullopt;
-    if (!node.IsSequence()) return Rejection{"wrong type", kExpected, ""};
-    if (node.size() == 0) return Rejection{"empty list", kExpected, ""};
+    if (!node.IsSequence()) return Rejection{"wrong type", kPartition, ""};
+    if (node.size() == 0) return Rejection{"empty list", kPartition, ""};
     std::vector<int> blocks;
     for (const YAML::Node& item : node) {
-      if (is_empty(item)) return Rejection{"an empty entry in a list", kExpected, ""};
+      if (is_empty(item)) return Rejection{"an empty entry in a list", kPartition, ""};
       const Run run = run_of(item);
       const auto count = parse_number<int>(run.entry);
-      if (!count || *count < 0) return Rejection{"not a number of blocks", kExpected, ""};
-      if (run.times == 0 || blocks.size() + run.times > kMaxBlocks) return Rejection{"wrong count", kExpected, ""};
+      if (!count || *count < 0) return Rejection{"not a number of blocks", kPartition, ""};
+      if (run.times == 0 || blocks.size() + run.times > kMaxBlocks) return Rejection{"wrong count", kPartition, ""};
       blocks.insert(blocks.end(), run.times, *count);
     }
     list = blocks;

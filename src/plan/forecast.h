@@ -213,8 +213,8 @@ class Forecaster {
   Forecast fitted(const Recipe& recipe, Forecast forecast) const;
   // memory.activation_offload, where auto is free: on GPUs.
   std::optional<bool> offload_of(const Recipe& recipe) const;
-  // The forecast of the candidate: its policies chosen, if they are free. With memory.optimizer_offload: auto it has the
-  // state of as few flats in host memory as let it fit.
+  // The forecast of the candidate: its policies chosen, if they are free. With memory.optimizer_offload: auto the state
+  // of as few flats as let it fit is in host memory.
   Forecast with_offload(const Recipe& recipe, const Candidate& candidate) const;
   Forecast with_policies(const Recipe& recipe, const Candidate& candidate) const;
   // complete(), or of a step that does not fit the plan of its first micro-batches.
