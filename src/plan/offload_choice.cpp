@@ -1,8 +1,21 @@
 // What is in host memory where the recipe leaves it open: memory.optimizer_offload: auto chooses flats,
 // memory.activation_offload: auto blocks (choose.cpp).
+#include <algorithm>
+
 #include "plan/forecast.h"
 
 namespace hawser::plan {
+
+namespace {
+
+// Without recompute and offload: no other place of the state can make the step faster.
+bool keeps_all(const Candidate& candidate) {
+  return std::ranges::all_of(candidate.blocks, [](const BlockPolicy& block) {
+    return block.checkpointing == Checkpointing::none && !block.offload;
+  });
+}
+
+}  // namespace
 
 std::optional<bool> Forecaster::offload_of(const Recipe& recipe) const {
   const std::optional<bool>& offload = recipe.memory.activation_offload;
@@ -17,7 +30,7 @@ Forecast Forecaster::with_offload(const Recipe& recipe, const Candidate& candida
   Forecast resident = with_policies(recipe, candidate);
   // Host and device of a CPU have one memory.
   const bool is_free = is_offload_automatic(recipe.memory) && target_.cuda;
-  if (!is_free || (resident.fits() && !is_automatic(recipe.memory))) return resident;
+  if (!is_free || (resident.fits() && (!is_automatic(recipe.memory) || keeps_all(resident.candidate)))) return resident;
   Candidate all = candidate;
   all.state = StatePlace::host;
   all.state_flats = trainable_flats(model_);

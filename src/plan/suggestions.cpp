@@ -308,7 +308,7 @@ class Forecaster::Search {
     if (!on_.target_.cuda) return;
     const SearchSettings own = settings_of(on_.recipe_);
     for (const bool activations : {false, true}) {
-      for (const auto& [state, weights] : {std::pair(false, false), {true, false}, {true, true}}) {
+      for (const auto& [state, weights] : {std::pair(false, false), {true, false}, {false, true}, {true, true}}) {
         SearchSettings s = own;
         if (activations) s.activations = true;
         if (state) s.state = true;
