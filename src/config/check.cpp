@@ -309,14 +309,6 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
            {.what = "adapter.kind lora freezes the model's weights already", .hint = "removing train.freeze"});
   }
 
-  if (accepted({"memory.activation_offload", "memory.activation_checkpointing"}) && !recipe.memory.activation_offload &&
-      !is_automatic(recipe.memory)) {
-    add("memory.activation_offload", {.what = "auto chooses together with the policy of each block",
-                                      .expected = "true or false, or memory.activation_checkpointing: auto",
-                                      .got = "auto",
-                                      .hint = "memory.activation_checkpointing: auto"});
-  }
-
   const auto& optimizer = recipe.optimizer;
   if (recipe.train.early_stopping_patience > 0 && recipe.train.evaluate_every == 0 &&
       accepted({"train.early_stopping.patience", "train.evaluate_every"})) {

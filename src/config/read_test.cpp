@@ -299,10 +299,6 @@ TEST_F(ReadRecipe, OffloadToHostMemory) {
   EXPECT_TRUE(memory.weight_offload);
   EXPECT_EQ(memory.activation_offload_window, 4);
   EXPECT_EQ(memory.host_capacity->value(), 512'000'000'000);
-  EXPECT_EQ(errors(kSmallest, {"memory.activation_offload=auto"}),
-            "--set: auto chooses together with the policy of each block (expected true or false, or "
-            "memory.activation_checkpointing: auto, got auto) at memory.activation_offload; try "
-            "memory.activation_checkpointing: auto");
   for (const char* zero : {"zero1", "zero2", "ZeRO-1", "ZeRO-2"}) {
     EXPECT_EQ(read(kSmallest, {cat("parallel.sharding=", zero)}).parallel.sharding, ShardPolicy::optimizer) << zero;
   }

@@ -46,8 +46,11 @@ std::string offload_text(const Layout& layout, const models::Model& model) {
 }
 
 std::string useless_offload(const Recipe& recipe, DeviceKind device) {
-  if (device == DeviceKind::cuda) return "";
   const MemoryRecipe& memory = recipe.memory;
+  if (device == DeviceKind::cuda) {
+    if (memory.activation_offload || is_automatic(memory)) return "";
+    return "memory.activation_offload: auto offloads nothing without memory.activation_checkpointing: auto";
+  }
   std::vector<std::string> keys;
   if (memory.activation_offload.value_or(true)) keys.emplace_back("memory.activation_offload");
   if (memory.optimizer_offload.value_or(true)) keys.emplace_back("memory.optimizer_offload");

@@ -79,6 +79,9 @@ TEST_F(OffloadCommands, PlansSayWhatIsInHostMemory) {
   const nlohmann::json recomputed =
       json(large_ + "--json --set memory.activation_checkpointing=auto --set memory.activation_offload=auto");
   EXPECT_TRUE(says(recomputed["offload"], "activations of ")) << recomputed["offload"];
+  EXPECT_TRUE(says(hawser(large_ + "--set memory.activation_offload=auto").out +
+                       hawser(large_ + "--set memory.activation_offload=auto").err,
+                   "warning: memory.activation_offload: auto offloads nothing without"));
   EXPECT_TRUE(says(hawser(large_ + "--alternatives --set memory.optimizer_offload=true").out,
                    "--set memory.optimizer_offload=false"));
 }
