@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "autoconfig/explain_fit.h"
 #include "autoconfig/fit_machine.h"
 #include "autoconfig/requested.h"
 #include "autoconfig/sample_data.h"
@@ -37,14 +38,7 @@ constexpr double kMaxEpochs = 3;
 constexpr double kEvaluations = 10;         // of a run, at most
 constexpr double kFewEvaluated = 12;        // all held-out text if its batches are at most the steps / this
 constexpr std::int64_t kMaxEvaluated = 32;  // batches of an evaluation; assumed for all held-out text
-constexpr const char* kContext = "parallel.context_parallel_degree";
-constexpr const char* kTensor = "parallel.tensor_parallel_degree";
-constexpr const char* kPipeline = "parallel.pipeline_parallel_degree";
-constexpr double kShareOfFree = 0.9;  // of free memory: other processes may need some
-
-std::string tokens_text(double tokens) {
-  return tokens < 10000 ? cat(std::llround(tokens)) : format_count(tokens);
-}
+constexpr double kShareOfFree = 0.9;        // of free memory: other processes may need some
 
 // "1 token", "2 tokens", "12.3K tokens".
 std::string rounded_plural(double count, const std::string& what) {
@@ -308,8 +302,9 @@ class Proposer {
         parallel.tensor_parallel_degree = tensor;
         if (!laid_out(model)) continue;
         const std::string batch = plural(recipe_.train.global_batch_size, "sequence");
-        why(context > 1 ? kContext : kTensor, cat("a step has ", batch, ", which ", place_.world / ranks,
-                                                  " data ranks divide and ", place_.world, " do not"));
+        why(context > 1 ? "parallel.context_parallel_degree" : "parallel.tensor_parallel_degree",
+            cat("a step has ", batch, ", which ", place_.world / ranks, " data ranks divide and ", place_.world,
+                " do not"));
         return;
       }
     }
@@ -393,96 +388,9 @@ class Proposer {
     const Recipe before = recipe_;
     recipe_ = fitted.recipe;
     checkpoint_bytes_ = plan::checkpoint_bytes(model, fitted.forecast.layout);
-    explain_fit(before, fitted);
-  }
-
-  // What is in host memory, with its cost in time.
-  void explain_offload(const plan::Forecast& f) {
-    const MemoryRecipe& memory = recipe_.memory;
-    const auto& busy = f.largest().time.busy;
-    const auto copies = busy.find("host transfers");
-    const std::string reason =
-        cat("it does not fit on the device; copies of ", format_seconds(copies == busy.end() ? 0 : copies->second),
-            " in a step of ", format_seconds(f.seconds), ", mostly during computation");
-    const auto explain = [&](const char* key, bool used) {
-      if (used && !fixed(key)) why(key, reason);
-    };
-    explain("memory.activation_offload", memory.activation_offload.value_or(true));
-    explain("memory.optimizer_offload", memory.optimizer_offload.value_or(true));
-    explain("memory.weight_offload", memory.weight_offload);
-  }
-
-  void explain_fit(const Recipe& before, const Fitted& fitted) {
-    const plan::Forecast& f = fitted.forecast;
-    if (recipe_.data.sequence_length < fitted.wanted_length) {
-      why("data.sequence_length",
-          cat("the longest that fits in memory: ", fitted.wanted_length, " is halved until it fits"));
-    }
-    const std::int64_t batch = recipe_.train.global_batch_size;
-    const bool smaller = batch < wanted_batch_;
-    if (!fixed("train.global_batch_size") && (smaller || recipe_.data.sequence_length < fitted.wanted_length)) {
-      why("train.global_batch_size",
-          cat(tokens_text(double(batch * recipe_.data.sequence_length)), " tokens per step",
-              smaller ? cat("; a batch of ", wanted_batch_,
-                            " does not fit in memory: it accumulates the gradients of several micro-batches")
-                      : ""));
-    }
-    if (!fixed("memory.activation_checkpointing")) {
-      MemoryRecipe chosen;
-      chosen.per_layer = f.checkpointing();
-      const bool nothing =
-          std::ranges::all_of(chosen.per_layer, [](Checkpointing policy) { return policy == Checkpointing::none; });
-      why("memory.activation_checkpointing",
-          nothing ? std::string("all activations fit, so no recompute")
-                  : cat("the fastest policy that fits, found by the plan: ", checkpointing_text(chosen)));
-    }
-    explain_offload(f);
-    if (!fixed("train.micro_batch_size")) {
-      const auto micro = f.layout.micro_batches;
-      why("train.micro_batch_size",
-          cat(micro == 1 ? std::string("one micro-batch per rank and step")
-                         : cat("each step accumulates the gradients of ", micro, " micro-batches per rank"),
-              recipe_.train.micro_batch_size == 1 ? ": one sequence at a time uses the least memory"
-                                                  : ", the size predicted to be fastest"));
-    }
-    if (place_.world > 1) {
-      const bool tensor_changed = before.parallel.tensor_parallel_degree != recipe_.parallel.tensor_parallel_degree;
-      const bool context_changed = before.parallel.context_parallel_degree != recipe_.parallel.context_parallel_degree;
-      if (tensor_changed && recipe_.parallel.tensor_parallel_degree > 1) {
-        why(kTensor, "ranks share the matrices of each layer: predicted to be the fastest layout that fits");
-      }
-      const int stages = recipe_.parallel.pipeline_parallel_degree;
-      if (stages > 1 && before.parallel.pipeline_parallel_degree != stages) {
-        why(kPipeline, cat("ranks have different blocks, with ", f.layout.micro_batches,
-                           " micro-batches in a step: predicted to be the fastest layout that fits"));
-      }
-      if (!fixed("parallel.hybrid_shard_degree")) {
-        const int shards = place_.world / recipe_.parallel.tensor_parallel_degree / stages;
-        why("parallel.hybrid_shard_degree",
-            recipe_.parallel.hybrid_shard_degree == 0
-                ? shards == 1
-                      ? std::string("a stage has one rank, or tensor ranks alone: no other ranks share its state")
-                      : cat("state is sharded over all ", shards, stages > 1 ? " ranks of a stage" : " ranks",
-                            ": minimum memory")
-                : std::string("predicted to be the fastest layout that fits"));
-      }
-      if (!fixed(kContext) && (context_changed || recipe_.parallel.context_parallel_degree == 1)) {
-        why(kContext, recipe_.parallel.context_parallel_degree == 1
-                          ? std::string("a full sequence fits on one rank: ranks process different sequences")
-                          : std::string("ranks share each sequence: predicted to be the fastest layout that fits"));
-      }
-    }
-    if (before.parallel.sharding != recipe_.parallel.sharding) {
-      why("parallel.sharding", "each rank keeps the weights of its stage: no micro-batch gathers them");
-    }
-    if (before.parallel.gradient_accumulation != recipe_.parallel.gradient_accumulation) {
-      why("parallel.gradient_accumulation", "predicted to be the fastest layout that fits");
-    }
-    summary_ =
-        cat(plural(place_.world, "rank"), " of ", place_.target.name, ", sequences of ", recipe_.data.sequence_length,
-            " tokens: a rank needs ", format_bytes(Bytes(f.needed())), " of ", format_bytes(Bytes(f.capacity)),
-            ", about ", format_count(f.tokens_per_second), " tokens/s predicted");
-    tokens_per_second_ = f.tokens_per_second;
+    explain_fit({.before = before, .wanted_batch = wanted_batch_}, fitted, place_, notes_);
+    summary_ = summary_of(fitted, place_);
+    tokens_per_second_ = fitted.forecast.tokens_per_second;
   }
 
   // One epoch of text, three of answers; of little data up to three for kFewSteps. Steps in place of epochs if the data
