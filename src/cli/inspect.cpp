@@ -144,6 +144,13 @@ std::string saved_layout(const checkpoint::Checkpoint& checkpoint, Report& repor
   const auto metadata = io::json_or_null(checkpoint.metadata());
   const auto parallel = metadata.value("/recipe/parallel"_json_pointer, nlohmann::json());
   std::string text = plural(checkpoint.world(), "rank");
+  const auto memory = metadata.value("/recipe/memory"_json_pointer, nlohmann::json());
+  for (const char* key : {"activation_offload", "optimizer_offload", "weight_offload"}) {
+    const auto value = memory.is_object() ? memory.find(key) : memory.end();
+    if (value == memory.end() || *value == false) continue;
+    text += cat(", ", key, " ", value->is_string() ? value->get<std::string>() : value->dump());
+    report.json["offload"][key] = *value;
+  }
   if (!parallel.is_object()) return text;
   report.json["parallel"] = parallel;
   for (const char* key : {"context_parallel_degree", "hybrid_shard_degree", "tensor_parallel_degree",

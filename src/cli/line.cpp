@@ -226,7 +226,7 @@ CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& 
       "KEY=VALUE");
   add_value("--memory", "BYTES", "device memory that a rank may use, as in 24GB",
             [&common](const std::string& value) { common.memory = memory_of("--memory", value); });
-  add_value("--host-memory", "BYTES", "host memory that the ranks of a machine may use together, on GPUs, as in 512GB",
+  add_value("--host-memory", "BYTES", "host memory that the ranks of a machine may use together, as in 512GB",
             [&common](const std::string& value) { common.host_memory = memory_of("--host-memory", value); });
   add_value("--device", "DEVICE", "device to run on: auto, cpu or cuda",
             [&common](const std::string& value) { common.device = device_choice_of(value); });

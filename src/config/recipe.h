@@ -113,7 +113,7 @@ struct MemoryRecipe {
   std::int64_t activation_offload_window = 1;  // layers whose tensors are on the device besides the running one's
   // Master weights and the optimizer's state are in host memory; nullopt (auto): those that do not fit on the device.
   std::optional<bool> optimizer_offload = false;
-  std::optional<int> offloaded_flats;  // the planner's choice for auto: flats whose state is in host memory; not a key
+  std::optional<int> offloaded_flats;  // the planner's choice for auto: flats of a stage (plan::Candidate); not a key
   bool weight_offload = false;         // weights as layers read them are, too
   std::optional<Bytes> capacity;       // memory limit per rank; `--memory`
   std::optional<Bytes> host_capacity;  // of host memory, for the ranks of a machine together; `--host-memory`

@@ -194,7 +194,7 @@ std::vector<Key> make_schema() {
             bytes("memory.capacity", HAWSER_FIELD(memory.capacity), "memory limit per rank; same as --memory")),
       unset("the machine's free memory",
             bytes("memory.host_capacity", HAWSER_FIELD(memory.host_capacity),
-                  "host memory for the ranks of a machine together, on GPUs; same as --host-memory")),
+                  "host memory for the ranks of a machine together; same as --host-memory")),
 
       word("precision.compute", HAWSER_FIELD(precision.compute),
            {{"auto", ComputePrecision::automatic},

@@ -78,12 +78,14 @@ std::string choose_memory(plan::RunPlan& plan, const models::Model& model, const
   if (offload) recipe.memory.offloaded_flats = flats;
   plan.layout = plan::make_layout(recipe, model, layout.mesh.world(), layout.compute, layout.threads, layout.device);
   const std::string there = plan::offload_text(plan.layout, model);
-  return cat(policies ? "activation checkpointing: auto chose " + runs.substr(1, runs.size() - 2)
-                      : "optimizer offload: auto chose",
-             policies && there.empty() ? ""
-             : policies                ? ", in host memory "
-                                       : " ",
-             there.empty() && !policies ? "the device" : there, ": ", memory, " per rank");
+  std::string chosen;
+  if (policies) {
+    chosen = "activation checkpointing: auto chose " + runs.substr(1, runs.size() - 2);
+    if (!there.empty()) chosen += ", in host memory " + there;
+  } else {
+    chosen = "optimizer offload: auto chose " + (there.empty() ? "the device" : there);
+  }
+  return cat(chosen, ": ", memory, " per rank");
 }
 
 void expect_forecast_fits(const plan::RunPlan& plan, const models::Model& model, DeviceKind device, comm::World* world,

@@ -35,10 +35,10 @@ Candidate candidate_of(const Recipe& recipe, Parallelism parallelism, int blocks
   const MemoryRecipe& memory = recipe.memory;
   if (memory.optimizer_offload.value_or(memory.offloaded_flats.value_or(0) > 0)) out.state = StatePlace::host;
   if (!memory.optimizer_offload) out.state_flats = memory.offloaded_flats;
-  if (recipe.memory.weight_offload) out.frozen = out.weights = StatePlace::host;
+  if (memory.weight_offload) out.frozen = out.weights = StatePlace::host;
   for (int block = 0; block < blocks; ++block) {
     out.blocks.push_back(
-        {.checkpointing = checkpointing_of(recipe.memory, block),
+        {.checkpointing = checkpointing_of(memory, block),
          .offload = memory.activation_offload.value_or(block < std::ssize(memory.offloaded_blocks) &&
                                                        memory.offloaded_blocks[static_cast<std::size_t>(block)]),
          .delay_weight_gradients = out.parallelism.schedule.delays_weights});
@@ -46,9 +46,22 @@ Candidate candidate_of(const Recipe& recipe, Parallelism parallelism, int blocks
   return out;
 }
 
-int trainable_flats(const models::Model& model) {
-  return static_cast<int>(
-      std::ranges::count_if(model.flats(), [](const nn::Flat& flat) { return flat.spec().trainable; }));
+namespace {
+
+// By pipeline stage.
+std::vector<int> count_trainable_flats(const models::Model& model, const std::vector<std::vector<int>>& stages_of,
+                                       int stages) {
+  std::vector<int> out(static_cast<std::size_t>(stages));
+  for (std::size_t f = 0; f < model.flats().size(); ++f) {
+    if (model.flats()[f].spec().trainable) ++out[static_cast<std::size_t>(stages_of[f].front())];
+  }
+  return out;
+}
+
+}  // namespace
+
+int trainable_flats(const models::Model& model, const models::PipelinePartition& partition) {
+  return std::ranges::max(count_trainable_flats(model, models::flat_stages(model, partition), partition.stages));
 }
 
 void apply(const Candidate& candidate, const models::Model& model, LayoutChoices& choices) {
@@ -63,14 +76,16 @@ void apply(const Candidate& candidate, const models::Model& model, LayoutChoices
   choices.host.weights.clear();
   const std::array places{candidate.state, candidate.frozen, candidate.weights};
   if (std::ranges::count(places, StatePlace::host) == 0) return;
-  int trainable = trainable_flats(model);  // this one and those after it
-  const int from = candidate.state_flats.value_or(trainable);
-  for (const nn::Flat& flat : model.flats()) {
-    const bool trains = flat.spec().trainable;
-    const bool state = candidate.state == StatePlace::host && trainable <= from;
+  const models::PipelinePartition& partition = candidate.parallelism.partition;
+  const std::vector<std::vector<int>> stages_of = models::flat_stages(model, partition);
+  std::vector<int> left = count_trainable_flats(model, stages_of, partition.stages);  // this flat and those after it
+  for (std::size_t f = 0; f < model.flats().size(); ++f) {
+    const bool trains = model.flats()[f].spec().trainable;
+    int& of_stage = left[static_cast<std::size_t>(stages_of[f].front())];
+    const bool state = candidate.state == StatePlace::host && of_stage <= candidate.state_flats.value_or(of_stage);
     choices.host.state.push_back(trains ? state : candidate.frozen == StatePlace::host);
     choices.host.weights.push_back(trains && candidate.weights == StatePlace::host);
-    trainable -= trains ? 1 : 0;
+    of_stage -= trains ? 1 : 0;
   }
 }
 

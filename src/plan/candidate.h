@@ -31,7 +31,7 @@ struct Candidate {
   Parallelism parallelism;
   std::vector<BlockPolicy> blocks;         // by block; of a model with fewer blocks the first ones
   StatePlace state = StatePlace::device;   // of flats that train: master weights and the optimizer's slots
-  std::optional<int> state_flats = {};     // StatePlace::host: only of the last N of them
+  std::optional<int> state_flats = {};     // StatePlace::host: only of the last N of each pipeline stage
   StatePlace frozen = StatePlace::device;  // of frozen weights; on the host they are loaded before each use
   // Of flats that train: weights as layers read them; on the host they are loaded before each use.
   StatePlace weights = StatePlace::device;
@@ -40,7 +40,9 @@ struct Candidate {
 // The choices that a recipe makes; memory.activation_checkpointing: auto as none.
 Candidate candidate_of(const Recipe& recipe, Parallelism parallelism, int blocks);
 
-int trainable_flats(const models::Model& model);
+// Flats that train, of the pipeline stage that has the most: the largest Candidate::state_flats. One that several stages
+// compute with counts for the first of them.
+int trainable_flats(const models::Model& model, const models::PipelinePartition& partition);
 
 // Sets policies and places of the choices that layout_choices() returns for the candidate's parallelism.
 void apply(const Candidate& candidate, const models::Model& model, LayoutChoices& choices);

@@ -41,15 +41,14 @@ class Forecaster::Choice {
         short_(on.shortened(recipe, base, micro_batches_)) {}
 
   Forecast run() {
-    const auto model = on_.models_.of(base_.parallelism, 0, blocks_);
-    std::vector<PolicyCandidate> candidates =
-        list_policy_candidates(on_.layout_of(short_, base_, *model), *model, on_.offload_of(recipe_));
+    std::vector<PolicyCandidate> candidates = on_.policies_of(short_, base_);
     const auto fits = [&](const Forecast& f) {
       return static_cast<double>(f.needed()) <= (1 - kAutoMargin) * static_cast<double>(on_.capacity_) && f.host_fits();
     };
     std::map<BlockPolicy, bool> host_fits;
     for (PolicyCandidate& candidate : candidates) {
       const Tried tried = large_ ? few_blocks(candidate.policy) : estimated(candidate.policy);
+      if (!large_) tried_[uniform(candidate.policy)] = tried;
       candidate.needed_bytes = tried.needed, candidate.seconds = tried.seconds;
       host_fits[candidate.policy] = tried.host_fits;
       // Nothing is faster than the first, which recomputes least.
@@ -62,7 +61,7 @@ class Forecaster::Choice {
     const auto min = std::ranges::min_element(
         candidates, {}, [&](const PolicyCandidate& c) { return std::pair(!host_fits.at(c.policy), c.needed_bytes); });
     if (min->needed_bytes > static_cast<double>(on_.capacity_) &&
-        on_.layout_of(recipe_, base_, *model).micro_batches > micro_batches_) {
+        on_.layout_of(recipe_, base_).micro_batches > micro_batches_) {
       return on_.extrapolated(recipe_, with(uniform(min->policy)),
                               large_ ? program::Placing::estimate : program::Placing::offsets);
     }
@@ -120,19 +119,18 @@ class Forecaster::Choice {
     return on_.forecast(recipe, with(std::move(policies)), placing, max_needed);
   }
 
-  // The short step with one policy in all blocks.
-  Tried estimated(const BlockPolicy& policy) {
-    const Forecast f = plan(short_, uniform(policy), program::Placing::estimate);
-    return tried_[uniform(policy)] = {static_cast<double>(f.needed()), f.seconds, f.host_fits()};
+  static Tried tried_as(const Forecast& f) {
+    return {static_cast<double>(f.needed()), f.seconds, f.host_fits(), f.placed};
   }
-  // The same from plans of few blocks: linear in the blocks of each stage.
+  // The short step with one policy in all blocks.
+  Tried estimated(const BlockPolicy& policy) const {
+    return tried_as(plan(short_, uniform(policy), program::Placing::estimate));
+  }
+  // The same from plans of few blocks: linear in the blocks of each stage. Does not look at host memory.
   Tried few_blocks(const BlockPolicy& policy) const {
     const Candidate candidate = with(uniform(policy));
     const std::optional<FewBlocks> few = on_.few_blocks(short_, candidate);
-    if (!few) {
-      const Forecast f = plan(short_, candidate.blocks, program::Placing::estimate);
-      return {static_cast<double>(f.needed()), f.seconds, f.host_fits()};
-    }
+    if (!few) return estimated(policy);
     return {few->needed(candidate.parallelism.partition), few->seconds(candidate.parallelism.partition)};
   }
 
@@ -142,8 +140,7 @@ class Forecaster::Choice {
     Tried& tried = found.first->second;
     if (found.second || (!large_ && !tried.placed && tried.needed <= limit)) {
       const program::Placing placing = large_ ? program::Placing::estimate : program::Placing::offsets;
-      const Forecast f = plan(short_, found.first->first, placing, static_cast<std::int64_t>(limit));
-      tried = {static_cast<double>(f.needed()), f.seconds, f.host_fits(), f.placed};
+      tried = tried_as(plan(short_, found.first->first, placing, static_cast<std::int64_t>(limit)));
     }
     return {mix, tried.needed, tried.seconds, tried.host_fits};
   }
@@ -164,7 +161,7 @@ class Forecaster::Choice {
     }
     std::sort(fastest_first.begin(), fastest_first.end());
     const double enough = large_ ? 1 - kFaster : 1;
-    const auto full = [&](double needed) { return large_ && needed <= limit && needed >= (1 - kUnused) * limit; };
+    const auto fills = [&](double needed) { return large_ && needed <= limit && needed >= (1 - kUnused) * limit; };
     for (const auto& [seconds, least_recompute] : fastest_first) {
       if (best && (seconds >= enough * best->seconds || (large_ && std::ssize(tried_) >= kAllMixesOfLarge))) continue;
       // The budget is between `low`, which yields no mix or one that fits, and `high`, which yields one that is too
@@ -175,7 +172,7 @@ class Forecaster::Choice {
         double next = 0;
         if (mix) {
           const Planned p = judge(*mix);
-          if (full(p.needed)) break;
+          if (fills(p.needed)) break;
           (p.needed <= limit ? low : high) = budget;
           next = limit - (p.needed - mix->needed_bytes);
         } else {
@@ -224,6 +221,11 @@ class Forecaster::Choice {
   Recipe short_;
   std::map<std::vector<BlockPolicy>, Tried> tried_;
 };
+
+std::vector<PolicyCandidate> Forecaster::policies_of(const Recipe& recipe, const Candidate& base) const {
+  const auto model = models_.of(base.parallelism, 0, model_.blocks());
+  return list_policy_candidates(layout_of(recipe, base, *model), *model, offload_of(recipe));
+}
 
 Forecast Forecaster::choose(const Recipe& recipe, const Candidate& base) const {
   const auto start = std::chrono::steady_clock::now();

@@ -22,6 +22,7 @@
 #include "plan/host_memory.h"
 #include "plan/pipeline_balance.h"
 #include "plan/plan.h"
+#include "plan/policy_candidates.h"
 #include "plan/target.h"
 
 namespace hawser::plan {
@@ -69,7 +70,7 @@ struct Forecast {
 
   // The policy of each block.
   std::vector<Checkpointing> checkpointing() const;
-  // With memory.optimizer_offload: auto, the flats whose state is in host memory.
+  // With memory.optimizer_offload: auto, the flats of each pipeline stage whose state is in host memory.
   int offloaded_flats() const { return candidate.state_flats.value_or(0); }
   // On the CPU, pinned host memory is memory of the device.
   std::int64_t needed(const StageForecast& stage) const {
@@ -224,11 +225,14 @@ class Forecaster {
   Layout layout_of(const Recipe& recipe, const Candidate& candidate, const models::Model& model) const;
   // The recipe with at most `micro_batches` micro-batches per step.
   Recipe shortened(const Recipe& recipe, const Candidate& candidate, int micro_batches) const;
+  // The policies of a block that memory.activation_checkpointing: auto mixes (list_policy_candidates).
+  std::vector<PolicyCandidate> policies_of(const Recipe& recipe, const Candidate& base) const;
   // Policies of the blocks; all else is that of `base`.
   Forecast choose(const Recipe& recipe, const Candidate& base) const;
-  // The complete plan, or of a step of many passes that of its first micro-batches: further ones need hardly more
-  // memory.
-  bool extrapolates(const Recipe& recipe, const Candidate& candidate) const;  // has that many
+  // Whether a step has so many passes of blocks that the first micro-batches are planned in place of all: further ones
+  // need hardly more memory.
+  bool extrapolates(const Recipe& recipe, const Candidate& candidate) const;
+  // The complete plan, or that of the first micro-batches of a step that extrapolates().
   Forecast complete(const Recipe& recipe, const Candidate& candidate) const;
   // Several stages whose plan takes a good part of a second.
   bool is_large(const Recipe& recipe, const Candidate& candidate) const;

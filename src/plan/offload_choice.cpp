@@ -33,7 +33,7 @@ Forecast Forecaster::with_offload(const Recipe& recipe, const Candidate& candida
   if (!is_free || (resident.fits() && (!is_automatic(recipe.memory) || keeps_all(resident.candidate)))) return resident;
   Candidate all = candidate;
   all.state = StatePlace::host;
-  all.state_flats = trainable_flats(model_);
+  all.state_flats = trainable_flats(model_, candidate.parallelism.partition);
   Forecast out = with_policies(recipe, all);
   // With fewer flats in host memory that may be large enough.
   if (out.needed() > out.capacity) return resident.fits() || resident.needed() <= out.needed() ? resident : out;

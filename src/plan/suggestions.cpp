@@ -142,7 +142,7 @@ class Forecaster::Search {
       state.needed = checkpoint_bytes(on_.model_, own) / on_.world_;
       least_ = std::move(state);
     }
-    find_offload();
+    try_offload(settings_of(on_.recipe_));
     std::stable_sort(tried_.begin(), tried_.end(),
                      [](const Tried& a, const Tried& b) { return a.score() > b.score(); });
     std::vector<Suggestion> suggestions;
@@ -300,13 +300,13 @@ class Forecaster::Search {
       SearchSettings s = settings_of(on_.recipe_);
       s.parallelism = std::make_shared<const Parallelism>(std::move(parallelism));
       try_checkpointing(s);
+      try_offload(s);
     }
   }
 
-  // The recipe's own degrees with more in host memory. Only a GPU has memory of its own.
-  void find_offload() {
+  // With more in host memory. Only a GPU has memory of its own.
+  void try_offload(const SearchSettings& own) {
     if (!on_.target_.cuda) return;
-    const SearchSettings own = settings_of(on_.recipe_);
     for (const bool activations : {false, true}) {
       for (const auto& [state, weights] : {std::pair(false, false), {true, false}, {false, true}, {true, true}}) {
         SearchSettings s = own;
@@ -371,9 +371,7 @@ class Forecaster::Search {
     s.automatic = true;
     const Recipe recipe = with(on_.recipe_, s);
     Candidate uniform = sketched(s);
-    const auto model = on_.models_.of(uniform.parallelism, 0, blocks_);
-    std::vector<PolicyCandidate> candidates =
-        list_policy_candidates(on_.layout_of(recipe, uniform, *model), *model, on_.offload_of(recipe));
+    std::vector<PolicyCandidate> candidates = on_.policies_of(recipe, uniform);
     const auto estimate = [&](PolicyCandidate& candidate) {
       uniform.blocks.assign(uniform.blocks.size(), candidate.policy);
       const Sketch full = on_.sketch(recipe, uniform);
@@ -482,12 +480,7 @@ bool Forecaster::surely_fits(const Forecast& f) const {
 
 bool Forecaster::may_fit(const Recipe& recipe, const Candidate& candidate) const {
   Candidate least = candidate;
-  if (is_automatic(recipe.memory)) {
-    const auto model = models_.of(least.parallelism, 0, model_.blocks());
-    const std::vector<PolicyCandidate> policies =
-        list_policy_candidates(layout_of(recipe, least, *model), *model, offload_of(recipe));
-    least.blocks.assign(least.blocks.size(), policies.back().policy);
-  }
+  if (is_automatic(recipe.memory)) least.blocks.assign(least.blocks.size(), policies_of(recipe, least).back().policy);
   std::optional<FewBlocks> few;
   if (is_large(recipe, least)) few = few_blocks(shortened(recipe, least, short_steps(recipe, least).first), least);
   const double needed = few ? few->needed(least.parallelism.partition) : sketch(recipe, least).needed;

@@ -41,6 +41,8 @@ TEST_F(OffloadCommands, TrainsResumesAndEvaluatesToTheSameBits) {
                    "warning: memory.activation_offload, memory.optimizer_offload, memory.weight_offload save nothing "
                    "on a CPU: host and device memory are one"))
       << begun;
+  EXPECT_TRUE(says(hawser("inspect run/checkpoints/step-00000002").out,
+                   "activation_offload true, optimizer_offload true, weight_offload true"));
   const nlohmann::json resumed =
       json("fit recipe.yaml --ranks 2 --json --resume " + all_ + "--set memory.activation_offload_window=3");
   EXPECT_EQ(resumed["offload"], "activations of 2 blocks, the optimizer state, the weights");

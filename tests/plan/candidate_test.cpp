@@ -282,7 +282,7 @@ TEST(Candidates, AutoOffloadsTheStateThatDoesNotFit) {
     const plan::Forecast f = forecast(std::nullopt);
     EXPECT_TRUE(f.fits()) << part;
     EXPECT_GT(f.offloaded_flats(), before);
-    EXPECT_LT(f.offloaded_flats(), plan::trainable_flats(model));
+    EXPECT_LT(f.offloaded_flats(), plan::trainable_flats(model, {}));
     before = f.offloaded_flats();
     EXPECT_EQ(std::ranges::count(f.layout.host.state, true), before);
     EXPECT_LT(f.host_needed(), all.host_needed());
@@ -297,6 +297,31 @@ TEST(Candidates, AutoOffloadsTheStateThatDoesNotFit) {
   }
   recipe.memory.capacity = Bytes(all.needed() - 1);
   EXPECT_FALSE(forecast(std::nullopt).fits());
+}
+
+// Of each pipeline stage as many: the first one needs the most memory.
+TEST(Candidates, AutoOffloadsTheStateOfEachStage) {
+  const models::Model model(description_of(8));
+  Recipe recipe =
+      override_recipe(recipe_of(4), {"parallel.pipeline_parallel_degree=2", "parallel.pipeline_partition=[4,4]",
+                                     "memory.activation_checkpointing=full"});
+  const auto forecast = [&](std::optional<bool> offload) {
+    recipe.memory.optimizer_offload = offload;
+    return forecaster(recipe, model, 2, target_of(), {}).forecast();
+  };
+  const plan::Forecast resident = forecast(false), all = forecast(true);
+  recipe.memory.capacity = Bytes((resident.needed() + all.needed()) / 2);
+  const plan::Forecast f = forecast(std::nullopt);
+  EXPECT_TRUE(f.fits());
+  ASSERT_GT(f.offloaded_flats(), 0);
+  EXPECT_LT(f.offloaded_flats(), plan::trainable_flats(model, f.layout.partition));
+  const auto stages_of = models::flat_stages(model, f.layout.partition);
+  std::array<int, 2> flats{};
+  for (std::size_t flat = 0; flat < stages_of.size(); ++flat) {
+    if (f.layout.host.state[flat]) ++flats[static_cast<std::size_t>(stages_of[flat].front())];
+  }
+  EXPECT_EQ(flats, (std::array{f.offloaded_flats(), f.offloaded_flats()}));
+  EXPECT_LT(f.host_needed(), all.host_needed());
 }
 
 bool offloads(const plan::Forecast& f) {
@@ -456,11 +481,11 @@ TEST(Candidates, SuggestionsNameWhatNoRecipeSays) {
     return std::vector<Parallelism>{{.mesh = {.pipeline = 2}, .partition = {.stages = 2, .ends = {2, 4}}}};
   };
   const std::int64_t needed = forecaster(recipe, model, 2, target_of(), {}).forecast().needed();
-  recipe.memory.capacity = Bytes(needed * 4 / 5);
+  recipe.memory.capacity = Bytes(needed * 3 / 4);
   const plan::Forecaster planner = forecaster(recipe, model, 2, target_of(), choices);
   ASSERT_FALSE(planner.forecast().fits());
   std::string flags;
-  for (const plan::Suggestion& suggestion : planner.suggestions(40)) {
+  for (const plan::Suggestion& suggestion : planner.suggestions(20)) {
     flags += suggestion.flags() + "\n";
     const plan::Forecast f =
         forecaster(suggestion.recipe, model, 2, target_of(), choices).forecast(suggestion.candidate);

@@ -66,11 +66,11 @@ TEST(PipelineBalance, EveryScheduleEndsForAnyNumberOfMicroBatches) {
   }
 }
 
-// Passes of the first micro-batches of a stage until the first weight gradients free one.
-int most_in_flight(const std::vector<step::Pass>& passes) {
+// The most model chunks of micro-batches that a stage has between forward and `end`.
+int most_between(const std::vector<step::Pass>& passes, step::Pass::Kind end) {
   int now = 0, most = 0;
   for (const step::Pass& pass : passes) {
-    now += pass.kind == step::Pass::Kind::forward ? 1 : pass.kind == step::Pass::Kind::weight_gradients ? -1 : 0;
+    now += pass.kind == step::Pass::Kind::forward ? 1 : pass.kind == end ? -1 : 0;
     most = std::max(most, now);
   }
   return most;
@@ -79,18 +79,9 @@ int most_in_flight(const std::vector<step::Pass>& passes) {
 TEST(PipelineBalance, ZeroBubbleKeepsAsManyMicroBatchesAsTheFirstStageOf1F1B) {
   for (const int stages : {2, 4, 8}) {
     const plan::Schedule schedule = plan::schedule_of(PipelineSchedule::zero_bubble, stages);
-    for (int stage = 0; stage < stages; ++stage) EXPECT_EQ(most_in_flight(schedule.passes(stage, 8 * stages)), stages);
+    for (int stage = 0; stage < stages; ++stage)
+      EXPECT_EQ(most_between(schedule.passes(stage, 8 * stages), step::Pass::Kind::weight_gradients), stages);
   }
-}
-
-// Model chunks of micro-batches between forward and backward.
-int most_stored(const std::vector<step::Pass>& passes) {
-  int now = 0, most = 0;
-  for (const step::Pass& pass : passes) {
-    now += pass.kind == step::Pass::Kind::forward ? 1 : pass.kind == step::Pass::Kind::backward ? -1 : 0;
-    most = std::max(most, now);
-  }
-  return most;
 }
 
 // As docs/pipeline.md has them, in model chunks.
@@ -100,7 +91,8 @@ TEST(PipelineBalance, StagesStoreAsManyMicroBatchesAsTheDocsSay) {
     for (int stage = 0; stage < stages; ++stage) {
       const auto stored = [&](PipelineSchedule schedule, int each = 1) {
         const PipelinePartition cuts = plan::equal_partition(stages, each, stages * each);
-        return most_stored(plan::schedule_of(schedule, stages, each).of_stage(cuts, stage, micro_batches));
+        return most_between(plan::schedule_of(schedule, stages, each).of_stage(cuts, stage, micro_batches),
+                            step::Pass::Kind::backward);
       };
       EXPECT_EQ(stored(PipelineSchedule::one_forward_one_backward), stages - stage);
       EXPECT_EQ(stored(PipelineSchedule::gpipe), micro_batches);
