@@ -40,8 +40,8 @@ struct Candidate {
 // The choices that a recipe makes; memory.activation_checkpointing: auto as none.
 Candidate candidate_of(const Recipe& recipe, Parallelism parallelism, int blocks);
 
-// Flats that train, of the pipeline stage that has the most: the largest Candidate::state_flats. One that several stages
-// compute with counts for the first of them.
+// Flats that train, of the pipeline stage that has the most: the largest Candidate::state_flats. A flat that several
+// stages compute with counts for the first of them.
 int trainable_flats(const models::Model& model, const models::PipelinePartition& partition);
 
 // Sets policies and places of the choices that layout_choices() returns for the candidate's parallelism.

@@ -229,7 +229,7 @@ class Forecaster {
   std::vector<PolicyCandidate> policies_of(const Recipe& recipe, const Candidate& base) const;
   // Policies of the blocks; all else is that of `base`.
   Forecast choose(const Recipe& recipe, const Candidate& base) const;
-  // Whether a step has so many passes of blocks that the first micro-batches are planned in place of all: further ones
+  // Whether a step has many passes of blocks. Then its first micro-batches are planned in place of all: further ones
   // need hardly more memory.
   bool extrapolates(const Recipe& recipe, const Candidate& candidate) const;
   // The complete plan, or that of the first micro-batches of a step that extrapolates().
