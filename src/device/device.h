@@ -115,9 +115,6 @@ class Device {
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
   virtual std::unique_ptr<Stream> make_stream(const std::string& name) = 0;
-  // A stream of the device's host: of kind cpu (on meta, meta), whose ops compute on views of Memory::host. Its events
-  // and those of the device's streams may be waited for by both.
-  virtual std::unique_ptr<Stream> make_host_stream(const std::string& name) { return make_stream(name); }
   // Returns a region of device memory, aligned to kAlignment. cpu: zero-filled pages, resident once touched. Throws
   // Error(does_not_fit) if there is not enough memory.
   virtual std::byte* allocate(std::int64_t bytes) = 0;
@@ -186,7 +183,6 @@ class MetaDevice : public Device {
   explicit MetaDevice(DeviceKind target = DeviceKind::cpu) : target_(target) {}
   DeviceKind kind() const override { return DeviceKind::meta; }
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
-  std::unique_ptr<Stream> make_host_stream(const std::string& name) override;
   // Address ranges are disjoint, with gaps between them.
   std::byte* allocate(std::int64_t bytes) override;
   void free(std::byte*, std::int64_t) noexcept override {}

@@ -27,21 +27,6 @@ TEST(CpuStream, RunsInOrderAndEventsOrderStreams) {
   for (int i = 0; i < 40; ++i) EXPECT_EQ(order[i], i);
 }
 
-// On meta, the ops of the host are told from those of the device that is planned for.
-TEST(HostStream, IsAStreamOfTheCpu) {
-  EXPECT_EQ(make_cpu_device()->make_host_stream("host")->kind(), DeviceKind::cpu);
-  MetaDevice meta(DeviceKind::cuda);
-  const auto device = meta.make_stream("device"), host = meta.make_host_stream("host");
-  EXPECT_EQ(device->target(), DeviceKind::cuda);
-  EXPECT_EQ(host->target(), DeviceKind::cpu);
-  device->launch({.name = "a", .kind = OpKind::copy}, [] {});
-  host->wait(device->record_event());
-  host->launch({.name = "b", .kind = OpKind::copy}, [] {});
-  ASSERT_EQ(meta.trace().items.size(), 4u);
-  EXPECT_FALSE(meta.trace().items[0].record.on_host);
-  EXPECT_TRUE(meta.trace().items[3].record.on_host);
-}
-
 TEST(CpuStream, HostWaitTimesOut) {
   const auto device = make_cpu_device();
   const auto stream = device->make_stream("s");
@@ -79,27 +64,22 @@ TEST(CpuStream, AFailurePoisonsTheStreamWithoutHanging) {
   EXPECT_THROW(a->synchronize(), std::runtime_error);
 }
 
-// A caller that waits for an event, as a step's, learns of the failure from check(). Work of the host fails alike, on
-// the streams of every device (tests/gpu/device_test.cpp: cuda).
+// A caller that waits for an event, as a step's, learns of the failure from check().
 TEST(CpuStream, AFailureIsReportedByEveryLaterCheck) {
-  const auto cpu = make_cpu_device();
-  std::vector<std::unique_ptr<Stream>> streams;
-  streams.push_back(cpu->make_stream("a"));
-  streams.push_back(cpu->make_host_stream("host"));
-  for (const auto& stream : streams) {
-    stream->check();
-    stream->launch({.name = "test", .kind = OpKind::host}, [] { throw std::runtime_error("broken kernel"); });
-    const Event end = stream->record_event();
-    host_wait(end);
-    EXPECT_THROW(stream->check(), std::runtime_error);
-    EXPECT_THROW(stream->check(), std::runtime_error) << "once is not enough: a step has several streams";
-    EXPECT_THROW(stream->synchronize(), std::runtime_error);
-    std::byte from[4] = {}, to[4] = {};
-    transfer(*stream, to, from, 4);
-    stream->call_host({.name = "test", .kind = OpKind::host}, [] { FAIL() << "work after a failure"; });
-    EXPECT_THROW(stream->synchronize(), std::runtime_error);
-  }
-  const auto called = cpu->make_stream("b");
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream("a");
+  stream->check();
+  stream->launch({.name = "test", .kind = OpKind::host}, [] { throw std::runtime_error("broken kernel"); });
+  const Event end = stream->record_event();
+  host_wait(end);
+  EXPECT_THROW(stream->check(), std::runtime_error);
+  EXPECT_THROW(stream->check(), std::runtime_error) << "once is not enough: a step has several streams";
+  EXPECT_THROW(stream->synchronize(), std::runtime_error);
+  std::byte from[4] = {}, to[4] = {};
+  transfer(*stream, to, from, 4);
+  stream->call_host({.name = "test", .kind = OpKind::host}, [] { FAIL() << "work after a failure"; });
+  EXPECT_THROW(stream->synchronize(), std::runtime_error);
+  const auto called = device->make_stream("b");
   called->call_host({.name = "test", .kind = OpKind::host}, [] { throw std::runtime_error("broken callback"); });
   host_wait(called->record_event());
   EXPECT_THROW(called->check(), std::runtime_error);

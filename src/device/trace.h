@@ -61,7 +61,6 @@ struct OpRecord {
   double flops = 0;
   double bytes = 0;  // memory traffic; 0: the sum of the accesses
   CollectiveNote collective;
-  bool on_host = false;  // on a stream of Device::make_host_stream; on meta only
   // For ops with several kernels: the one chosen on the planned device, and why not a faster one:
   // "plain (float32 operands; precision.compute: bf16 avoids it)". On meta only.
   std::string implementation{};

@@ -105,7 +105,7 @@ struct FlatUpdate {
   // Scratch for this call, in the planned arena. One rank plans for all of its pipeline stage: each asks for the same
   // temps in the same order, in each step and whatever its shard has of the tensors, and each op lists all of every
   // view that it may touch (OpRecord::accesses). An element of a temp that no op of the planning rank lists may be in
-  // the memory of another buffer. On the host (step::HostPlacement::updates) a call throws InternalError.
+  // the memory of another buffer.
   std::function<TensorView(DType, const Shape&)> temp;
 
   // The place in Exchanged::flat of a phase with Phase::slices of element `element` of the flat of slice `of`. The

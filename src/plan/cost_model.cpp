@@ -88,7 +88,6 @@ class Pricer {
   Duration price(const OpRecord& record) {
     if (record.collective.kind != CollectiveKind::none) return message(record.collective);
     if (record.kind == OpKind::transfer && target_.host.rate > 0) return transfer(record);
-    if (record.on_host && target_.host.rate > 0) return on_host(record);
     const auto [rate, what] = rate_of(record.kind);
     Duration out{.what = what};
     double bytes = record.bytes;
@@ -143,13 +142,6 @@ class Pricer {
     double bytes = record.bytes;
     for (const Access& a : record.accesses) bytes = std::max(bytes, static_cast<double>(a.row_bytes * a.rows));
     return {.seconds = std::max(bytes / target_.host.rate, target_.host.latency), .what = "host transfers"};
-  }
-
-  // Bound by the host's memory, which the ranks of a machine share: assumed to be as fast as transfers.
-  Duration on_host(const OpRecord& record) const {
-    double bytes = 0;
-    for (const Access& a : record.accesses) bytes += static_cast<double>(a.row_bytes * a.rows);
-    return {.seconds = std::max(bytes / target_.host.rate, target_.host.latency), .what = "host updates"};
   }
 
   Duration message(const CollectiveNote& note) {

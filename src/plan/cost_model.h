@@ -55,7 +55,7 @@ struct StepTime {
   double seconds = 0;
   double alone = 0;  // of it, if the messages of the other ranks of step_times() were always there
   // Seconds of work, summed over streams, by category: "GEMM", "attention", kSlowAttention, "other work",
-  // "communication", "host transfers" and "host updates" (with a host link), and "waits in the ring" (Forecaster).
+  // "communication", "host transfers" (with a host link), and "waits in the ring" (Forecaster).
   std::map<std::string, double> busy;
 };
 

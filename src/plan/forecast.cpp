@@ -65,7 +65,7 @@ std::int64_t Forecast::host_needed() const {
 double StageForecast::computing() const {
   double seconds = 0;
   for (const auto& [what, busy] : time.busy) {
-    if (what != "communication" && what != "host transfers" && what != "host updates") seconds += busy;
+    if (what != "communication" && what != "host transfers") seconds += busy;
   }
   return seconds;
 }

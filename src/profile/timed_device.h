@@ -38,8 +38,6 @@ class TimedDevice : public ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
-  // Its work is not measured.
-  std::unique_ptr<Stream> make_host_stream(const std::string& name) override { return inner_->make_host_stream(name); }
 
   WorkTimes times;
 };

@@ -40,7 +40,6 @@ class TracedDevice : public ForwardingDevice {
 
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
   // Its work is not measured.
-  std::unique_ptr<Stream> make_host_stream(const std::string& name) override { return inner_->make_host_stream(name); }
 
  private:
   friend class TracedStream;

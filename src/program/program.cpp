@@ -40,16 +40,13 @@ constexpr const char* kOps[] = {"begin_step",
                                 "optimizer_scatter",
                                 "state_in",
                                 "state_out",
-                                "gradient_out",
-                                "scalars_out",
-                                "weights_in",
                                 "scale_update",
                                 "quantize_weights",
                                 "gather_updated",
                                 "end_step"};
 static_assert(std::size(kOps) == static_cast<std::size_t>(Op::end_step) + 1);
-constexpr const char* kStreams[] = {"compute", "exchange",  "gather",   "reduce",  "send",
-                                    "receive", "auxiliary", "copy_out", "copy_in", "host"};
+constexpr const char* kStreams[] = {"compute", "exchange",  "gather",   "reduce", "send",
+                                    "receive", "auxiliary", "copy_out", "copy_in"};
 static_assert(std::size(kStreams) == static_cast<std::size_t>(StreamId::count));
 constexpr const char* kForms[] = {"rows", "transposed", "both"};
 static_assert(std::size(kForms) == static_cast<std::size_t>(WeightForm::both) + 1);

@@ -56,10 +56,6 @@ enum class Op {
   optimizer_scatter,  // after a phase: reduce-scatters what the ranks wrote of the flat into shards
   state_in,           // copies a flat's state in host memory (step/state.h) to the device, for its update
   state_out,          // copies it back, and the weights as layers read them, if these are in host memory
-  // Of flats that the host updates, whose `update` is on the stream `host` (step::FlatState::updated_on_host):
-  gradient_out,  // copies a flat's gradient shard to host memory
-  scalars_out,   // copies what all updates read of the step to host memory
-  weights_in,    // copies a flat's updated weights, as layers read them, to the device, unless each use loads them
   scale_update,  // new scales: all-reduces the maxima of weights (nn/quantizer.h); gradient_norm has those of x and dy
   quantize_weights,  // rounds this rank's shard of a flat to what layers read, with the new scales
   gather_updated,    // all-gathers a flat's updated shards into the weights that every rank keeps (ZeRO-1, ZeRO-2)
@@ -69,11 +65,9 @@ const char* to_string(Op op);
 
 // exchange: communication inside layers (nn/seams.h): context, tensor and expert parallelism. gather: Op::gather,
 // gather_updated, optimizer_gather. reduce: Op::reduce, reduce_replicas, reduce_tied, optimizer_scatter. send, receive:
-// the op. auxiliary: auxiliary_loss. copy_out: offload, state_out, gradient_out, scalars_out.
-// copy_in: load, state_in, load_weights, weights_in. host: what the host computes
-// (Device::make_host_stream): updates on it. divide_copies: the stream of what it follows. compute: everything else.
-// count: the number of streams.
-enum class StreamId { compute, exchange, gather, reduce, send, receive, auxiliary, copy_out, copy_in, host, count };
+// the op. auxiliary: auxiliary_loss. copy_out: offload, state_out. copy_in: load, state_in, load_weights.
+// divide_copies: the stream of what it follows. compute: everything else. count: the number of streams.
+enum class StreamId { compute, exchange, gather, reduce, send, receive, auxiliary, copy_out, copy_in, count };
 const char* to_string(StreamId stream);
 
 // Which form of a flat's matrices a computation reads (nn::FlatSpec::transposed); `rows` for all other flats. A gather

@@ -18,19 +18,11 @@ constexpr const char* kRoles[] = {"batch",
                                   "offloaded activations",
                                   "staged optimizer state",
                                   "optimizer's exchanges",
-                                  "gradients on the host",
-                                  "updated weights on the host",
-                                  "scalars on the host",
                                   "workspace"};
 static_assert(std::size(kRoles) == static_cast<std::size_t>(Role::temp) + 1);
 
 const char* name_of(Role role) {
   return kRoles[static_cast<std::size_t>(role)];
-}
-
-bool in_host_memory(Role role) {
-  return role == Role::offloaded || role == Role::host_gradient || role == Role::host_weights ||
-         role == Role::host_scalars;
 }
 
 }  // namespace
@@ -44,7 +36,7 @@ std::string BufferKey::text() const {
 void BufferPlan::add(const BufferKey& key, std::int64_t bytes, std::uint64_t address) {
   index.emplace(key, static_cast<int>(buffers.size()));
   buffers.push_back({.name = key.text(), .category = name_of(key.role), .address = address, .bytes = bytes});
-  if (in_host_memory(key.role)) buffers.back().space = program::Space::host;
+  if (key.role == Role::offloaded) buffers.back().space = program::Space::host;
 }
 
 std::int64_t BufferPlan::offset(int buffer) const {

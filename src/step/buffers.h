@@ -27,12 +27,7 @@ enum class Role {
   // flat whose state or weights are in host memory, on the device
   staged_state,
   update,  // (flat, 2 * phase: sums, 2 * phase + 1: what is gathered or scattered): optim::Exchanged
-  // In host memory, for updates on the host: a flat's gradient shard (flat), and its updated weights in the dtype that
-  // layers read (flat); what they read of the step (0, index in Executor::Impl::UpdateScalars).
-  host_gradient,
-  host_weights,
-  host_scalars,
-  temp,  // (instruction, index among its temps)
+  temp,    // (instruction, index among its temps)
 };
 
 struct BufferKey {

@@ -20,8 +20,7 @@ void add_streams(Device& device, const program::Program& program, Streams& strea
   for (const Instruction& instruction : program.instructions) used.insert(instruction.stream);
   for (const StreamId id : used) {
     auto& stream = streams[static_cast<std::size_t>(id)];
-    if (stream != nullptr) continue;
-    stream = id == StreamId::host ? device.make_host_stream(to_string(id)) : device.make_stream(to_string(id));
+    if (stream == nullptr) stream = device.make_stream(to_string(id));
   }
 }
 
@@ -217,11 +216,6 @@ void Executor::Impl::run(const Instruction& instruction, const StepInput& input,
       return copy_buffers(instruction);
     case Op::state_out:
       return state_out(instruction);
-    case Op::gradient_out:
-    case Op::scalars_out:
-      return copy_buffers(instruction);
-    case Op::weights_in:
-      return weights_in(instruction);
     case Op::divide_copies:
       return divide_copies(instruction);
     case Op::grad_norm_partial:

@@ -85,10 +85,6 @@ void Executor::Impl::bind(const Instruction& instruction, Bound& bound) {
     case Op::state_in:
     case Op::state_out:
       return bind_state_copies(instruction, bound);
-    case Op::gradient_out:
-    case Op::scalars_out:
-    case Op::weights_in:
-      return bind_host_copies(instruction, bound);
     case Op::quantize_weights:
       bound.stored = stored_on_device(instruction);
       bound.compute = rounded_on_device(instruction);
@@ -181,7 +177,7 @@ TensorView Executor::Impl::staged(const Instruction& instruction, int index, con
 
 TensorView Executor::Impl::stored_on_device(const Instruction& instruction) {
   const FlatState& flat = setup_.state->flat(instruction.flat);
-  return flat.stored_on_host() && !flat.updated_on_host() ? staged(instruction, 0, flat.stored) : flat.stored;
+  return flat.stored_on_host() ? staged(instruction, 0, flat.stored) : flat.stored;
 }
 
 void Executor::Impl::bind_state_copies(const Instruction& instruction, Bound& bound) {
@@ -232,7 +228,7 @@ void Executor::Impl::bind_update(const Instruction& instruction, Bound& bound) {
   const FlatState& state = setup_.state->flat(f);
   bound.stored = stored_on_device(instruction);
   bound.slots = state.slots;
-  for (std::size_t i = 0; state.on_host() && !state.updated_on_host() && i < state.slots.size(); ++i) {
+  for (std::size_t i = 0; state.on_host() && i < state.slots.size(); ++i) {
     bound.slots[i] = staged(instruction, 1 + static_cast<int>(i), state.slots[i]);
   }
   const std::vector<optim::Phase> phases = setup_.optimizer->phases(setup_.model->flat(f));
@@ -374,7 +370,8 @@ nn::Saved Executor::Impl::saved_views(const Instruction& instruction) {
   }();
   nn::Saved saved{.x = activation(instruction.x)};
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    // A saved tensor exists from its writer to its last reader, if there is a backward; in other passes the layer uses a temp or none.
+    // A saved tensor exists from its writer to its last reader, if there is a backward; in other passes the layer uses
+    // a temp or none.
     const bool there = specs[i].shape.rank() > 0 && specs[i].writer <= last && last <= specs[i].last_reader &&
                        !forward_only(setup_.purpose);
     saved.tensors.push_back(

@@ -97,17 +97,6 @@ class Executor::Impl {
   TensorView rounded_on_device(const program::Instruction& instruction);
   TensorView rounded_after(const program::Instruction& update);
 
-  // Updates on the host (executor_host_updates.cpp).
-  void weights_in(const program::Instruction& instruction);
-  // What updates read of the step: on the device, or the copies of scalars_out.
-  struct UpdateScalars {
-    TensorView scalars, coefficient, skip, step;
-    std::array<TensorView*, 4> all() { return {&scalars, &coefficient, &skip, &step}; }
-  };
-  UpdateScalars update_scalars(bool on_host);
-  TensorView host_gradient(int flat);
-  TensorView host_weights(int flat);  // `stored` itself, if layers read its dtype; FlatState::compute, if streamed
-
   // Quantized Linears (executor_quantization.cpp).
   void scale_update(const program::Instruction& instruction);
   void quantize_weights(const program::Instruction& instruction);
@@ -122,7 +111,6 @@ class Executor::Impl {
   void bind_copies(const program::Instruction& instruction, Bound& bound);
   void bind_update(const program::Instruction& instruction, Bound& bound);
   void bind_state_copies(const program::Instruction& instruction, Bound& bound);
-  void bind_host_copies(const program::Instruction& instruction, Bound& bound);
   void bind_auxiliary(const program::Instruction& instruction, Bound& bound);
   void check_first_step(const program::Instruction& instruction) const;
   const std::vector<models::ParamIndex>& params_of(const program::Instruction& instruction) const;

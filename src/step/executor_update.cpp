@@ -25,10 +25,8 @@ TensorView Executor::Impl::rounded_on_device(const Instruction& instruction) {
 // What is rounded after the optimizer's last phase, which cannot do it; empty: nothing.
 TensorView Executor::Impl::rounded_after(const Instruction& update) {
   const FlatState& flat = setup_.state->flat(update.flat);
-  if (flat.quantized_after_updates() || !(flat.updated_on_host() || flat.streamed)) return {};
-  const TensorView rounded = flat.updated_on_host() ? host_weights(update.flat) : flat.compute;
-  if (rounded.raw() == flat.stored.raw()) return {};
-  return flat.updated_on_host() ? rounded : rounded_on_device(update);
+  if (!flat.streamed || flat.quantized_after_updates() || flat.compute.raw() == flat.stored.raw()) return {};
+  return rounded_on_device(update);
 }
 
 void Executor::Impl::update(const Instruction& instruction) {
@@ -38,46 +36,41 @@ void Executor::Impl::update(const Instruction& instruction) {
   const Domain domain = flat.spec().domain;
   const bool sliced = domain == Domain::sliced || domain == Domain::kv_copies;
   const int copies = domain == Domain::kv_copies ? setup_.mesh->sizes().kv_copies : 1;
-  const bool host = state.updated_on_host();
-  const bool rounds =
-      !host && !state.streamed && !state.quantized_after_updates() && state.compute.raw() != state.stored.raw();
+  const bool rounds = !state.streamed && !state.quantized_after_updates() && state.compute.raw() != state.stored.raw();
   Stream& compute = stream(instruction.stream);
-  if (phase == 0 && (host || !state.stored_on_host() || !state.on_host())) wait_for_readers(f, compute);
+  if (phase == 0 && (!state.stored_on_host() || !state.on_host())) wait_for_readers(f, compute);
   const Bound& views = bound(instruction);
   if (!views.sent.sums.empty()) ops::fill(compute, {.y = views.sent.sums});
   if (!views.sent.flat.empty()) ops::fill(compute, {.y = views.sent.flat});  // the optimizer adds to it
   const bool measures = !views.measured.empty();
-  const UpdateScalars of_step = update_scalars(host);
   if (measures) ops::fill(compute, {.y = state.amax, .value = 0});
-  setup_.optimizer->update(compute, {.flat = flat,
-                                     .begin = state.begin,
-                                     .count = state.count,
-                                     .part = state.shard.index,
-                                     .parts = state.shard.count,
-                                     .phase = phase,
-                                     .slice = sliced ? setup_.mesh->coordinate().tensor / copies : 0,
-                                     .slices = sliced ? setup_.mesh->sizes().tensor / copies : 1,
-                                     .copies = copies,
-                                     .weights = views.stored,
-                                     .gradient = host ? host_gradient(f) : gradient_shard(f),
-                                     .slots = views.slots,
-                                     .compute = rounds ? state.compute : TensorView(),
-                                     .scalars = of_step.scalars,
-                                     .amax = measures ? state.amax : TensorView(),
-                                     .measured = views.measured,
-                                     .coefficient = of_step.coefficient,
-                                     .skip = of_step.skip,
-                                     .seed = setup_.seed,
-                                     .step = of_step.step,
-                                     .received = views.received,
-                                     .sent = views.sent,
-                                     .temp = [&](DType dtype, const Shape& shape) {
-                                       HAWSER_CHECK(!host, "an optimizer with scratch cannot run on the host yet");
-                                       return temp(instruction, dtype, shape);
-                                     }});
+  setup_.optimizer->update(compute,
+                           {.flat = flat,
+                            .begin = state.begin,
+                            .count = state.count,
+                            .part = state.shard.index,
+                            .parts = state.shard.count,
+                            .phase = phase,
+                            .slice = sliced ? setup_.mesh->coordinate().tensor / copies : 0,
+                            .slices = sliced ? setup_.mesh->sizes().tensor / copies : 1,
+                            .copies = copies,
+                            .weights = views.stored,
+                            .gradient = gradient_shard(f),
+                            .slots = views.slots,
+                            .compute = rounds ? state.compute : TensorView(),
+                            .scalars = setup_.state->optimizer_scalars(),
+                            .amax = measures ? state.amax : TensorView(),
+                            .measured = views.measured,
+                            .coefficient = setup_.state->result().field(&StepResult::clip),
+                            .skip = setup_.state->skip(),
+                            .seed = setup_.seed,
+                            .step = setup_.state->record().field(&StepRecord::step),
+                            .received = views.received,
+                            .sent = views.sent,
+                            .temp = [&](DType dtype, const Shape& shape) { return temp(instruction, dtype, shape); }});
   // Of a skipped step, too: the buffer has nothing of the step before.
   if (!views.compute.empty()) ops::cast(compute, {.x = views.stored, .y = views.compute});
-  if (host || !views.last_phase) return;
+  if (!views.last_phase) return;
   if (state.quantized_after_updates()) {
     if (!measures) setup_.state->measure(f, views.stored, compute);
   } else if (state.shard.count == 1) {

@@ -1,10 +1,10 @@
 // `HostPlacement`: which flats have their state or their weights in pinned host memory from step to step. The schedule,
 // the model state and the plan share it.
 //
-//   HostPlacement host{.state = {false, true, false}, .updates = true};   // of a model with three flats
+//   HostPlacement host{.state = {false, true, false}};   // of a model with three flats
 //
-// Master weights and slots of flat 1 are in host memory, and the host's processor updates them. Layers read its weights
-// from the device, as those of the other flats.
+// Master weights and slots of flat 1 are in host memory. Layers read its weights from the device, as those of the other
+// flats.
 #pragma once
 
 #include <vector>
@@ -17,10 +17,6 @@ struct HostPlacement {
   // By flat; an empty list is as one of false. `state`: master weights and slots of a flat that trains; of a frozen
   // flat, its weights. `weights`: weights as layers read them, which are loaded before each use.
   std::vector<bool> state, weights;
-  // The updates of trainable flats with `state` run on the host's processor: gradients are copied to it, and weights as
-  // layers read them back to the device. InternalError in ModelState with an optimizer of several phases or quantized
-  // weights.
-  bool updates = false;
 
   bool has_state(int flat) const { return !state.empty() && state[static_cast<std::size_t>(flat)]; }
   // Whether the flat's weights are loaded before each use: those that `weights` names, and frozen ones that `state`

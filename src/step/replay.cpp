@@ -137,20 +137,12 @@ ReplayDevice::~ReplayDevice() {
   if (setup_.arenas.host != nullptr) unpoison(setup_.arenas.host, setup_.buffers->host_placement.bytes);
 }
 
-int ReplayDevice::next_stream(const std::string& name) {
+std::unique_ptr<Stream> ReplayDevice::make_stream(const std::string& name) {
   const int index = streams_++;
   HAWSER_CHECK(static_cast<std::size_t>(index) < setup_.trace->streams.size() &&
                    setup_.trace->streams[static_cast<std::size_t>(index)] == name,
                "stream ", index, ", ", name, ", is not the plan's");
-  return index;
-}
-
-std::unique_ptr<Stream> ReplayDevice::make_stream(const std::string& name) {
-  return std::make_unique<ReplayStream>(*this, next_stream(name), inner_->make_stream(name));
-}
-
-std::unique_ptr<Stream> ReplayDevice::make_host_stream(const std::string& name) {
-  return std::make_unique<ReplayStream>(*this, next_stream(name), inner_->make_host_stream(name));
+  return std::make_unique<ReplayStream>(*this, index, inner_->make_stream(name));
 }
 
 void ReplayDevice::begin_step() {

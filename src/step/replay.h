@@ -78,11 +78,9 @@ class ReplayDevice : public ForwardingDevice {
   void allow_waits(const std::vector<Event>& events);
 
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
-  std::unique_ptr<Stream> make_host_stream(const std::string& name) override;
 
  private:
   friend class ReplayStream;
-  int next_stream(const std::string& name);  // its index
   // Each checks that this is the plan's next item, and returns its index.
   int work(int stream, const OpRecord& record);
   int record_event(int stream);

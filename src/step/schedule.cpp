@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "step/computations.h"
@@ -78,21 +77,14 @@ class StateCopies {
   std::map<int, int> written_;  // by flat: its state_out
 };
 
-// What precedes updates on the host: copies on one stream, of gradients and then of the step's scalars.
-struct HostCopies {
-  std::set<int> flats;  // whose gradients are copied
-  int scalars = -1;     // scalars_out
-};
-
 // Writes the updates of all trainable flats. Those with quantized weights are gathered later.
 class Updates {
  public:
   Updates(program::Program& program, const models::Model& model, const parallel::ShardOptions& shard,
-          StateCopies& copies, const HostCopies& host)
-      : program_(program), model_(model), shard_(shard), copies_(copies), host_(host) {}
+          StateCopies& copies)
+      : program_(program), model_(model), shard_(shard), copies_(copies) {}
 
   void add(int flat, std::vector<optim::Phase> phases) {
-    if (host_.flats.contains(flat)) return add_on_host(flat);
     Update update{.flat = flat, .phases = std::move(phases)};
     write_phase(update);
     if (update.ended()) return;
@@ -114,19 +106,6 @@ class Updates {
     bool ended() const { return next == static_cast<int>(phases.size()); }
   };
 
-  void add_on_host(int flat) {
-    const int update =
-        program_.add({.op = Op::update, .stream = StreamId::host, .flat = flat, .after = {host_.scalars}});
-    if (shard_.streams(flat)) return;
-    gather(flat, program_.add({.op = Op::weights_in, .stream = StreamId::copy_in, .flat = flat, .after = {update}}));
-  }
-
-  // What every rank keeps of a flat, after `updated` has changed this rank's shard.
-  void gather(int flat, int updated) {
-    if (!gathers_updated(shard_, flat) || quantizes_weights(model_.flat(flat).spec())) return;
-    program_.add({.op = Op::gather_updated, .stream = StreamId::gather, .flat = flat, .after = {updated}});
-  }
-
   void write_phase(Update& update) {
     const int flat = update.flat, phase = update.next++;
     std::vector<int> after = std::exchange(update.exchanges, {});
@@ -138,7 +117,9 @@ class Updates {
         {.op = Op::update, .flat = flat, .phase = phase, .staged = update.staged, .after = std::move(after)});
     if (update.ended()) {
       copies_.out(flat, update.staged, id);
-      return gather(flat, id);
+      if (!gathers_updated(shard_, flat) || quantizes_weights(model_.flat(flat).spec())) return;
+      program_.add({.op = Op::gather_updated, .stream = StreamId::gather, .flat = flat, .after = {id}});
+      return;
     }
     const optim::Phase& sends = update.phases[static_cast<std::size_t>(phase)];
     const auto exchange = [&](Op op, StreamId stream) {
@@ -154,16 +135,15 @@ class Updates {
   const models::Model& model_;
   const parallel::ShardOptions& shard_;
   StateCopies& copies_;
-  const HostCopies& host_;
   Update begun_;  // the last one with several phases, unless it has ended
 };
 
 // `ends`: of the flats that this stage trains.
 void write_updates(program::Program& program, const models::Model& model, const ScheduleOptions& options,
                    const parallel::ShardOptions& shard, const std::vector<parallel::GradientEnd>& ends,
-                   StateCopies& copies, const HostCopies& host) {
+                   StateCopies& copies) {
   const optim::Optimizer* const optimizer = options.optimizer;
-  Updates updates(program, model, shard, copies, host);
+  Updates updates(program, model, shard, copies);
   for (const int f : flats_of(ends)) {
     const nn::Flat& flat = model.flat(f);
     HAWSER_CHECK(options.quantizes || !quantizes_weights(flat.spec()), flat.name(),
@@ -288,12 +268,6 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
   sum_tied(program, model, options, ends);
   if (options.purpose == Purpose::train) {
     const auto stages = models::flat_stages(model, options.partition);
-    HostCopies host;
-    for (const parallel::GradientEnd& end : ends) {
-      if (!options.host.updates || !options.host.has_state(end.flat)) continue;
-      host.flats.insert(end.flat);
-      program.add({.op = Op::gradient_out, .stream = StreamId::copy_out, .flat = end.flat, .after = {end.instruction}});
-    }
     // In the order in which gradients are complete, so that only the last one's norm remains after its reduction.
     // It changes the loss scale, which auxiliary losses read.
     program::Instruction norm{.op = Op::gradient_norm, .after = auxiliary};
@@ -305,14 +279,11 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
       }
     }
     if (options.verification != Verification::none) program.add(parameter_norms(program, ends));
-    const int counted = program.add(std::move(norm));
-    if (!host.flats.empty()) {
-      host.scalars = program.add({.op = Op::scalars_out, .stream = StreamId::copy_out, .after = {counted}});
-    }
+    program.add(std::move(norm));
     // Staged state takes memory: it is not copied earlier than while the last flat's gradient is computed or reduced.
     StateCopies copies(program, std::move(staged),
                        ends.empty() ? 0 : ends[ends.size() > 1 ? ends.size() - 2 : 0].instruction);
-    write_updates(program, model, options, shard, ends, copies, host);
+    write_updates(program, model, options, shard, ends, copies);
     if (options.quantizes) write_scales(program, model, shard, ends, copies);
   }
   if (measures_gradients(options.purpose)) program.add(parameter_norms(program, ends));

@@ -7,9 +7,8 @@
 // of several phases waits for what the ranks exchange after each; the first phase of the next such flat runs meanwhile,
 // so that the exchanges of at most two flats are live. State in host memory is copied to the device before a flat's
 // update and back after it; while one flat is updated, the next one's state is copied, so that those of at most two are
-// on the device. If the host updates it, its gradient is copied to the host as soon as it is complete, and the updated
-// weights are copied back, while the host updates the next flat. Weights that are in host memory from step to step are
-// not copied back or gathered after an update: each use loads them.
+// on the device. Weights that are in host memory from step to step are not gathered after an update: each use loads
+// them.
 #pragma once
 
 #include <array>

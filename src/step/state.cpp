@@ -84,7 +84,7 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       const int number = static_cast<int>(flats_.size());
       state.streamed = options.host.streams(model, number);
       if (options.host.has_state(number) || (state.streamed && !spec.trainable)) {
-        state.memory = options.host.updates && spec.trainable ? StateMemory::updated_on_host : StateMemory::host;
+        state.memory = Memory::host;
       }
       Carver& own = state.on_host() ? host : carver;
       if (options.quantizer != nullptr && quantizes_weights(spec)) {
@@ -102,11 +102,10 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
         const std::int64_t values = values_per_element(gathered);
         state.unsharded = carver.take(gathered, nn::flat_shape(gathered, total));
         state.compute = state.unsharded.rows(state.begin / values, count / values);
-        state.stored = gathered == stored && !state.quantized_after_updates() && !state.updated_on_host()
-                           ? state.compute
-                           : own.take(stored, {count});
+        state.stored =
+            gathered == stored && !state.quantized_after_updates() ? state.compute : own.take(stored, {count});
         if (spec.transposed) state.transposed = carver.take(gathered, {total});
-      } else if (gathered == stored && !state.quantized_after_updates() && !state.updated_on_host()) {
+      } else if (gathered == stored && !state.quantized_after_updates()) {
         state.stored = state.compute = carver.take(stored, nn::flat_shape(stored, count));
       } else {
         state.stored = own.take(stored, {count});
@@ -132,9 +131,6 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
         const nn::Flat& flat = model.flats()[f];
         if (!flat.spec().trainable || !state.held) continue;
         check_update(*options.optimizer, flat, state.shard.count);
-        HAWSER_CHECK(!state.updated_on_host() ||
-                         (options.optimizer->phases(flat).size() == 1 && !state.quantized_after_updates()),
-                     flat.name(), ": an update on the host of several phases, or of quantized weights");
         for (const optim::StateSlot& slot : options.optimizer->slots(flat)) {
           Carver& own = state.on_host() ? host : carver;
           state.slots.push_back(own.take(slot.dtype, {nn::value_count(flat, slot.granularity, state.count)}));

@@ -34,17 +34,6 @@
 
 namespace hawser::step {
 
-// Where a flat's `stored` and `slots` are between steps, and where its update runs.
-enum class StateMemory {
-  device,  // They are on the device.
-  // They are in host memory (HostPlacement::state, or streamed frozen weights). A step copies them to the device and
-  // back: state_in and state_out.
-  host,
-  // They are in host memory, and the host's processor updates them there (HostPlacement::updates). The flat is
-  // trainable.
-  updated_on_host,
-};
-
 // When ModelState quantizes a flat's weights.
 enum class QuantizesWeights {
   never,
@@ -62,9 +51,11 @@ struct FlatState {
 
   // Where the memory is. In a step, ops of the device work on copies of what is in host memory. Outside of steps the
   // caller makes such copies (engine/staged_weights.h).
-  StateMemory memory = StateMemory::device;
+  // `memory`: of `stored` and `slots` between steps. It is host memory with HostPlacement::state, and for streamed
+  // frozen weights. For an update, state_in copies them to the device, and state_out copies them back.
+  Memory memory = Memory::device;
   // HostPlacement::streams: `compute` is in host memory, and sharded in any case. A step reads the copies of
-  // load_weights. An update on the device rounds to a buffer there, which state_out copies to `compute`.
+  // load_weights. An update rounds to a buffer on the device, which state_out copies to `compute`.
   bool streamed = false;
 
   // Weights.
@@ -73,9 +64,9 @@ struct FlatState {
   // says otherwise, or frozen ones. If the weights are quantized on load, `stored` is the same view as `compute`, and
   // the master weights exist only while they are loaded.
   TensorView stored;
-  // [nn::flat_shape] of `count`, in FlatSpec::gathered. It is a rounded copy of `stored` if the dtypes differ, if
-  // the weights are quantized after updates, or if the host updates them and the device has `compute`. Otherwise it is
-  // the same view. If the weights are quantized, it has the values that, times the scales, are about `stored`.
+  // [nn::flat_shape] of `count`, in FlatSpec::gathered. It is a rounded copy of `stored` if the dtypes differ, or
+  // if the weights are quantized after updates. Otherwise it is the same view. If the weights are quantized, it has the
+  // values that, times the scales, are about `stored`.
   TensorView compute;
   // All elements in FlatSpec::gathered, if they are neither gathered before each use nor streamed; `compute` is this
   // rank's part of it. Otherwise it is empty.
@@ -96,8 +87,7 @@ struct FlatState {
   // flat has any without StateOptions::optimizer.
   std::vector<TensorView> slots;
 
-  bool on_host() const { return memory != StateMemory::device; }
-  bool updated_on_host() const { return memory == StateMemory::updated_on_host; }
+  bool on_host() const { return memory == Memory::host; }
   bool stored_on_host() const { return stored.raw() == compute.raw() ? streamed : on_host(); }
   bool quantized_on_load() const { return quantizes == QuantizesWeights::on_load; }
   bool quantized_after_updates() const { return quantizes == QuantizesWeights::after_updates; }

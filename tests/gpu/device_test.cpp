@@ -2,7 +2,6 @@
 #include "device/power_meter.h"
 #include "ops/copy/copy.h"
 #include "ops/copy/permute_rows.h"
-#include "ops/copy/scale.h"
 #include "ops/reduce/sum_squares.h"
 #include "support.h"
 
@@ -29,30 +28,6 @@ TEST_F(CudaDevice, EventsOrderStreams) {
     EXPECT_EQ(got[0], static_cast<float>(round));
   }
   host_wait(Event());
-}
-
-// The host computes with what the GPU has copied to it, and the GPU continues with the result.
-TEST_F(CudaDevice, HostStreamsComputeBetweenStreamsOfTheGpu) {
-  const auto gpu = device_->make_stream("gpu"), host = device_->make_host_stream("host");
-  ASSERT_EQ(host->kind(), DeviceKind::cpu);
-  const std::int64_t n = 1 << 22;
-  const Storage x(*device_, DType::f32, {n});
-  const Arena pinned(*device_, n * 4, Memory::host);
-  const TensorView there(pinned.data(), DType::f32, {n}, DeviceKind::cpu);
-  ops::fill(*gpu, {.y = x, .value = 1});
-  for (int round = 0; round < 20; ++round) {
-    transfer(*gpu, there.raw(), x.view().raw(), n * 4);
-    host->wait(gpu->record_event());
-    ops::scale(*host, {.x = there, .factor = 2});
-    gpu->wait(host->record_event());
-    transfer(*gpu, x.view().raw(), there.raw(), n * 4);
-    ops::fill(*gpu, {.y = x.view().rows(0, 1), .value = static_cast<double>(round)});
-  }
-  const auto got = get<float>(*gpu, x.view());
-  EXPECT_EQ(got[0], 19.0f);
-  EXPECT_EQ(got[1], 1048576.0f);
-  EXPECT_EQ(got[static_cast<std::size_t>(n - 1)], 1048576.0f);
-  host->synchronize();
 }
 
 TEST_F(CudaDevice, WorkThatThrowsPoisonsOnlyItsStream) {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 
 #include "broken_plan.h"
 #include "support.h"
@@ -113,77 +112,6 @@ TEST(HostStatePlan, WithoutTheEventOfACopyIsRejected) {
   EXPECT_EQ(outs, flats);
   EXPECT_EQ(reused, flats - 2);
   EXPECT_EQ(ends, 1);
-}
-
-plan::RankPlan plan_of_host_updates(const models::Model& model) {
-  plan::LayoutChoices layout = layout_of(model, true);
-  layout.host.updates = true;
-  plan::RankPlan plan = plan::plan_rank(model, plan::derive(layout, model), step::Purpose::train, 0);
-  EXPECT_NO_THROW(plan::check_plans({&plan}, {0}));
-  return plan;
-}
-
-// With updates on the host, the device has no copy of the state; the host has the gradients, to the byte, and its ops
-// work on memory of the host alone.
-TEST(HostStatePlan, UpdatesOnTheHostNeedItsMemoryAlone) {
-  const models::Model model(testing::llama_description({.vocabulary = 64, .blocks = 4}));
-  const plan::RankPlan device = plan_of(model, false), host = plan_of_host_updates(model);
-  EXPECT_EQ(device.state_bytes, host.state_bytes + host.host_state_bytes);
-  EXPECT_LE(host.buffers.placement.bytes, device.buffers.placement.bytes);
-  std::int64_t gradients = 0, rounded = 0;
-  for (const auto& [key, index] : host.buffers.index) {
-    const program::Buffer& buffer = host.buffers.buffers[static_cast<std::size_t>(index)];
-    EXPECT_NE(key.role, step::Role::staged_state);
-    if (key.role == step::Role::host_gradient) gradients += buffer.bytes;
-    if (key.role == step::Role::host_weights) rounded += buffer.bytes;
-  }
-  std::int64_t elements = 0;
-  for (const nn::Flat& flat : model.flats()) elements += flat.total(1);
-  EXPECT_EQ(gradients, 4 * elements);
-  EXPECT_EQ(rounded, 2 * elements);
-  EXPECT_GE(host.host_bytes(), gradients);  // all are complete before the first update
-  EXPECT_LE(host.host_bytes(), gradients + rounded + 5 * Device::kAlignment);
-  const program::BufferIndex buffers(host.buffers.buffers);
-  int updates = 0;
-  for (const TraceItem& item : host.trace.items) {
-    if (item.kind != TraceItem::Kind::work) continue;
-    EXPECT_EQ(item.record.on_host, op_of(host, item) == Op::update);
-    for (const Access& access : item.record.accesses) {
-      const program::Space space =
-          host.buffers.buffers[static_cast<std::size_t>(buffers.find(access.address).value())].space;
-      const bool of_host = space == program::Space::host || space == program::Space::persistent_host;
-      if (item.record.on_host) {
-        EXPECT_TRUE(of_host) << item.record.name;
-      }
-    }
-    updates += item.record.on_host ? 1 : 0;
-  }
-  EXPECT_GE(updates, 2 * static_cast<int>(model.flats().size()));  // AdamW, and the rounding
-}
-
-// A gradient before it is complete; scalars before the norm; the first update before them, on whose stream the others
-// are; weights before their update; the end of the step before the last weights.
-TEST(HostStatePlan, WithoutTheEventsOfAnUpdateOnTheHostIsRejected) {
-  const models::Model model(testing::llama_description({.vocabulary = 64, .blocks = 4}));
-  const plan::RankPlan good = plan_of_host_updates(model);
-  std::map<Op, int> rejected;
-  for (std::size_t i = 0; i < good.trace.items.size(); ++i) {
-    const TraceItem& item = good.trace.items[i];
-    if (item.kind != TraceItem::Kind::wait) continue;
-    const TraceItem& event = good.trace.items[static_cast<std::size_t>(item.target)];
-    const Op in = op_of(good, item);
-    const bool last = in == Op::end_step && good.trace.streams[static_cast<std::size_t>(event.stream)] == "copy_in";
-    const bool first = in == Op::update && rejected[in] == 0;
-    if (in != Op::gradient_out && in != Op::scalars_out && in != Op::weights_in && !first && !last) continue;
-    EXPECT_TRUE(testing::rejected_without_wait(good, i)) << "wait " << i << " of " << to_string(in);
-    ++rejected[in];
-  }
-  const auto flats = static_cast<int>(model.flats().size());
-  EXPECT_GE(rejected[Op::gradient_out], 1);  // a later gradient's event may be enough for an earlier one
-  EXPECT_EQ(rejected[Op::scalars_out], 1);
-  EXPECT_EQ(rejected[Op::update], 1);
-  EXPECT_EQ(rejected[Op::weights_in], flats);
-  EXPECT_EQ(rejected[Op::end_step], 1);
 }
 
 // The copies of one flat are made while another one is updated, at most two flats are on the device, and none before

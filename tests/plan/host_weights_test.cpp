@@ -15,8 +15,8 @@ namespace host_weights_test {
 using program::Op;
 
 // Of master weights and slots.
-enum class State { device, host, updated_on_host };
-constexpr State kStates[] = {State::device, State::host, State::updated_on_host};
+enum class State { device, host };
+constexpr State kStates[] = {State::device, State::host};
 
 models::Model model_of(int blocks) {
   return models::Model(testing::llama_description({.vocabulary = 64, .blocks = blocks}));
@@ -27,7 +27,6 @@ plan::LayoutChoices layout_of(const models::Model& model, State state, int shard
       {.mesh = {.shard = shards}, .length = 32, .checkpointing = Checkpointing::full, .compute = compute}, model);
   layout.host.weights.assign(model.flats().size(), true);
   if (state != State::device) layout.host.state = layout.host.weights;
-  layout.host.updates = state == State::updated_on_host;
   return layout;
 }
 
@@ -135,14 +134,12 @@ TEST(HostWeightsPlan, ALoadBeforeTheWeightsAreWrittenBackIsRejected) {
         return item.instruction < 0 ? Op::begin_step
                                     : steps.program.instructions[static_cast<std::size_t>(item.instruction)].op;
       };
-      const Op writing = state == State::updated_on_host ? Op::update : Op::state_out;
-      const std::string stream = state == State::updated_on_host ? "host" : "copy_out";
       std::vector<int> written;
       int ordered = 0, ends = 0, begins = 0;
       for (int i = 0; i < static_cast<int>(steps.trace.items.size()); ++i) {
         TraceItem& item = steps.trace.items[static_cast<std::size_t>(i)];
         const bool second = i >= steps.starts[1];
-        if (item.kind == TraceItem::Kind::work && op_of(item) == writing && !second) written.push_back(i);
+        if (item.kind == TraceItem::Kind::work && op_of(item) == Op::state_out && !second) written.push_back(i);
         if (item.kind == TraceItem::Kind::work && op_of(item) == Op::load_weights && second) {
           for (const int w : written) EXPECT_TRUE(order.before(w, i)) << w << " " << i;
           ++ordered;
@@ -150,7 +147,7 @@ TEST(HostWeightsPlan, ALoadBeforeTheWeightsAreWrittenBackIsRejected) {
         if (item.kind != TraceItem::Kind::wait) continue;
         const TraceItem& event = steps.trace.items[static_cast<std::size_t>(item.target)];
         const auto name = [&](const TraceItem& of) { return steps.trace.streams[static_cast<std::size_t>(of.stream)]; };
-        const bool of_end = !second && op_of(item) == Op::end_step && name(event) == stream;
+        const bool of_end = !second && op_of(item) == Op::end_step && name(event) == "copy_out";
         const bool of_begin = second && item.target < steps.starts[1] && name(item) == "copy_in";
         if (!of_end && !of_begin) continue;
         const TraceItem kept = item;
@@ -192,17 +189,15 @@ TEST(HostWeightsPlan, WithoutTheEventsOfItsCopiesIsRejected) {
       const TraceItem& event = good.trace.items[static_cast<std::size_t>(item.target)];
       const bool back = op_of(item) == Op::state_out && op_of(event) == Op::update;
       const bool loaded = waits_for_load(i) && waited.insert(item.target).second && !waits_for_load(i + 1);
-      const std::string& stream = good.trace.streams[static_cast<std::size_t>(event.stream)];
-      const bool end = op_of(item) == Op::end_step && stream == (state == State::updated_on_host ? "host" : "copy_out");
+      const bool end =
+          op_of(item) == Op::end_step && good.trace.streams[static_cast<std::size_t>(event.stream)] == "copy_out";
       if (!back && !loaded && !end) continue;
       EXPECT_TRUE(testing::rejected_without_wait(good, i)) << "wait " << i << " of " << to_string(op_of(item));
       ++rejected[loaded ? Op::load_weights : op_of(item)];
     }
-    EXPECT_EQ(rejected[Op::state_out], state == State::updated_on_host ? 0 : flats);
+    EXPECT_EQ(rejected[Op::state_out], flats);
     EXPECT_GE(rejected[Op::load_weights], 2 * 4);  // forward and backward
     EXPECT_EQ(rejected[Op::end_step], 1);
-    const auto copies = std::ranges::count(good.program.instructions, Op::weights_in, &program::Instruction::op);
-    EXPECT_EQ(copies, 0);
   }
 }
 

@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
-#include "device/cpu/cpu_stream.h"
+#include "device/device.h"
 
 namespace hawser {
 
@@ -85,7 +85,6 @@ class CpuStream : public Stream {
   const std::string& name() const override { return name_; }
 
   void launch(OpRecord, std::function<void()> work) override { push({std::move(work), true}); }
-  void call_always(std::function<void()> call) { push({std::move(call), false}); }
 
   Event record_event() override {
     auto state = std::make_shared<CpuEvent>();
@@ -202,16 +201,6 @@ class CpuDevice : public Device {
 };
 
 }  // namespace
-
-std::unique_ptr<Stream> make_cpu_stream(const std::string& name, const CpuOptions& options) {
-  return std::make_unique<CpuStream>(name, options);
-}
-
-void call_always(Stream& stream, std::function<void()> call) {
-  auto* const cpu = dynamic_cast<CpuStream*>(&stream);
-  HAWSER_CHECK(cpu != nullptr, stream.name(), ": no stream of the cpu device");
-  cpu->call_always(std::move(call));
-}
 
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options) {
   return std::make_unique<CpuDevice>(options);

@@ -3,14 +3,10 @@
 #include <exception>
 #include <map>
 #include <optional>
-#include <set>
-#include <thread>
 #include <vector>
 
 #include "base/units.h"
 #include "device/cuda/cuda_check.h"
-#include "device/cuda/driver.h"
-#include "device/cuda/host_stream.h"
 #include "device/cuda/native.h"
 #include "device/device.h"
 #include "device/gpus.h"
@@ -170,7 +166,6 @@ class CudaStream : public Stream {
 
   void wait(const Event& event) override {
     if (event.state() == nullptr) return;
-    if (const auto* host = dynamic_cast<const cuda::HostEvent*>(event.state().get())) return wait_for_host(*host);
     auto* state = dynamic_cast<CudaEvent*>(event.state().get());
     HAWSER_CHECK(state != nullptr, "an event of another device");
     enter();
@@ -201,18 +196,6 @@ class CudaStream : public Stream {
   };
 
   cudaStream_t handle() const { return static_cast<cudaStream_t>(native_.stream); }
-
-  void wait_for_host(const cuda::HostEvent& event) {
-    enter();
-    static auto* const wait =
-        cuda::driver_function<CUresult(CUstream, CUdeviceptr, cuuint32_t, unsigned)>("cuStreamWaitValue32");
-    counters_.insert(event.counter);
-    const CUresult status = wait == nullptr ? CUDA_ERROR_NOT_SUPPORTED
-                                            : wait(static_cast<CUstream>(native_.stream),
-                                                   reinterpret_cast<CUdeviceptr>(event.counter->on_device()),
-                                                   event.count, CU_STREAM_WAIT_VALUE_GEQ);
-    if (status != CUDA_SUCCESS) fail(cudaErrorNotSupported, "wait for the host");
-  }
 
   // The current device is a per-thread setting, and any thread may call this stream.
   void enter() { cudaSetDevice(shared_->ordinal); }
@@ -249,7 +232,6 @@ class CudaStream : public Stream {
   CudaFault* fault_ = nullptr;  // host address
   CudaNative native_;
   Arena scratch_;
-  std::set<std::shared_ptr<cuda::HostCounter>> counters_;  // that it waits for
   std::exception_ptr failure_;
   std::shared_ptr<HostFailure> host_failure_ = std::make_shared<HostFailure>();
 };
@@ -265,13 +247,6 @@ class CudaDevice : public Device {
 
   std::unique_ptr<Stream> make_stream(const std::string& name) override {
     return std::make_unique<CudaStream>(name, *this, shared_);
-  }
-  // With a part of the machine's cores: each of its GPUs may have a process.
-  std::unique_ptr<Stream> make_host_stream(const std::string& name) override {
-    int gpus = 1;
-    HAWSER_CUDA_CHECK(cudaGetDeviceCount(&gpus));
-    const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(gpus, 1));
-    return cuda::make_host_stream(name, shared_->ordinal, threads);
   }
 
   std::byte* allocate(std::int64_t bytes) override {

@@ -15,15 +15,14 @@ struct MetaEvent : Event::State {
 
 class MetaStream : public Stream {
  public:
-  MetaStream(MetaDevice& device, int index, std::string name, bool on_host)
-      : device_(device), index_(index), name_(std::move(name)), on_host_(on_host) {}
+  MetaStream(MetaDevice& device, int index, std::string name)
+      : device_(device), index_(index), name_(std::move(name)) {}
 
   DeviceKind kind() const override { return DeviceKind::meta; }
-  DeviceKind target() const override { return on_host_ ? DeviceKind::cpu : device_.target_; }
+  DeviceKind target() const override { return device_.target_; }
   const std::string& name() const override { return name_; }
 
   void launch(OpRecord record, std::function<void()>) override {
-    record.on_host = on_host_;
     push({.kind = TraceItem::Kind::work, .record = std::move(record)});
   }
 
@@ -57,17 +56,11 @@ class MetaStream : public Stream {
   MetaDevice& device_;
   int index_;
   std::string name_;
-  bool on_host_;
 };
 
 std::unique_ptr<Stream> MetaDevice::make_stream(const std::string& name) {
   trace_.streams.push_back(name);
-  return std::make_unique<MetaStream>(*this, static_cast<int>(trace_.streams.size()) - 1, name, false);
-}
-
-std::unique_ptr<Stream> MetaDevice::make_host_stream(const std::string& name) {
-  trace_.streams.push_back(name);
-  return std::make_unique<MetaStream>(*this, static_cast<int>(trace_.streams.size()) - 1, name, true);
+  return std::make_unique<MetaStream>(*this, static_cast<int>(trace_.streams.size()) - 1, name);
 }
 
 std::byte* MetaDevice::allocate(std::int64_t bytes) {

@@ -28,23 +28,20 @@ using testing::sharded_meshes;
 using testing::Tensors;
 using testing::Trained;
 
-enum class Place { device, some_on_host, host, some_updated_on_host, updated_on_host };
+enum class Place { device, some_on_host, host };
 
 std::string name_of(Place place) {
-  constexpr const char* kNames[] = {"on_the_device", "some_on_the_host", "on_the_host", "some_updated_on_the_host",
-                                    "updated_on_the_host"};
+  constexpr const char* kNames[] = {"on_the_device", "some_on_the_host", "on_the_host"};
   return kNames[static_cast<int>(place)];
 }
 
 // Every second one of the trainable flats, or all.
 void put(plan::LayoutChoices& layout, const models::Model& model, Place place) {
   layout.host.state.clear();
-  layout.host.updates = place == Place::some_updated_on_host || place == Place::updated_on_host;
   if (place == Place::device) return;
   int number = 0;
   for (const nn::Flat& flat : model.flats()) {
-    const bool all = place == Place::host || place == Place::updated_on_host;
-    const bool host = flat.spec().trainable && (all || number % 2 == 0);
+    const bool host = flat.spec().trainable && (place == Place::host || number % 2 == 0);
     if (flat.spec().trainable) ++number;
     layout.host.state.push_back(host);
   }
@@ -122,16 +119,6 @@ models::Model model_of(const HostCase& c) {
   return models::Model(testing::toy_description(c.on.tied));
 }
 
-// Float32 weights that layers read as they are stored are there twice.
-std::int64_t copies_on_device(const models::Model& model, const plan::LayoutChoices& layout) {
-  std::int64_t bytes = 0;
-  for (std::size_t f = 0; layout.compute == DType::f32 && f < model.flats().size(); ++f) {
-    if (!layout.host.state[f]) continue;
-    bytes += round_up(4 * model.flats()[f].total(layout.parts()) / layout.parts(), Device::kAlignment);
-  }
-  return bytes;
-}
-
 struct TrainedState {
   Trained trained;
   std::int64_t device_bytes = 0, host_bytes = 0;  // of the state
@@ -164,8 +151,7 @@ void expect_no_change(const HostCase& c) {
   const TrainedState host = trained(model, layout, c.on.micro_batches);
   testing::expect_same_bits(host.trained, device.trained);
   EXPECT_GT(host.host_bytes, 0);
-  EXPECT_EQ(host.device_bytes + host.host_bytes,
-            device.device_bytes + (layout.host.updates ? copies_on_device(model, layout) : 0));
+  EXPECT_EQ(host.device_bytes + host.host_bytes, device.device_bytes);
 }
 
 using HostState = CaseTest<HostCase>;
@@ -214,26 +200,6 @@ TEST_P(FullHostState, ChangesNothing) {
 }
 INSTANTIATE_TEST_SUITE_P(AllCombinations, FullHostState, ::testing::ValuesIn(combinations(true)), CaseName());
 
-// The host computes the updates of AdamW: its gradients, weights and moments have the bits of the device's.
-std::vector<HostCase> updates() {
-  std::vector<HostCase> out;
-  if (the_world->size() > 4) return out;  // fewer ranks are enough
-  std::size_t turn = 0;
-  for (MeshCase c : sharded_meshes()) {
-    for (const DType compute : {DType::f32, DType::bf16}) {
-      c.tied = turn % 3 != 0;
-      c.compute = compute;
-      c.shard_policy = turn % 4 < 2 ? ShardPolicy::parameters : ShardPolicy::optimizer;
-      c.micro_batches = turn % 2 == 0 ? 3 : 1;
-      for (const Place place : {Place::some_updated_on_host, Place::updated_on_host})
-        out.push_back({"adamw", c, place});
-      ++turn;
-    }
-  }
-  return out;
-}
-INSTANTIATE_TEST_SUITE_P(Updates, HostState, ::testing::ValuesIn(updates()), CaseName());
-
 // A flat of two stages; each stage copies the state of its own flats.
 std::vector<HostCase> stages() {
   if (the_world->size() == 1) return {};
@@ -242,19 +208,10 @@ std::vector<HostCase> stages() {
                    .schedule = testing::Schedule::one_forward_one_backward,
                    .micro_batches = 3,
                    .compute = DType::bf16};
-  return {{"toy_adamw", c, Place::host}, {"toy_adamw", c, Place::updated_on_host}};
+  return {{"toy_adamw", c, Place::host}};
 }
 INSTANTIATE_TEST_SUITE_P(Stages, HostState, ::testing::ValuesIn(stages()), CaseName());
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HostState);
-
-// The phases of these exchange on the device between them.
-TEST(HostState, UpdatesOfSeveralPhasesOnTheHostAreRejected) {
-  const models::Model model(testing::toy_description());
-  plan::LayoutChoices layout = clipped_layout(sharded_meshes().front(), model);
-  layout.optimizer = std::make_shared<testing::ExchangingAdamW>();
-  put(layout, model, Place::updated_on_host);
-  EXPECT_THROW(GuardedRun(model, layout), InternalError);
-}
 
 struct QuantizedCase {
   MeshCase on;
@@ -335,27 +292,18 @@ TEST_P(HostStateCheckpoint, ContinuesInTheOtherPlace) {
   testing::expect_same_bits(trained, expected);
 }
 INSTANTIATE_TEST_SUITE_P(Places, HostStateCheckpoint,
-                         ::testing::Values(FromTo{Place::device, Place::host},
-                                           FromTo{Place::host, Place::updated_on_host},
-                                           FromTo{Place::updated_on_host, Place::device}),
+                         ::testing::Values(FromTo{Place::device, Place::host}, FromTo{Place::host, Place::device}),
                          CaseName());
 
-using HostStateSnapshot = CaseTest<HostCase>;
-
-TEST_P(HostStateSnapshot, HasTheStateOfItsStep) {
-  const models::Model model = model_of(GetParam());
-  plan::LayoutChoices layout = clipped_layout(GetParam().on, model);
-  put(layout, model, GetParam().place);
+TEST(HostState, ASnapshotHasTheStateOfItsStep) {
+  const models::Model model(testing::toy_description());
+  MeshCase c = sharded_meshes().front();
+  c.compute = DType::bf16;
+  plan::LayoutChoices layout = clipped_layout(c, model);
+  put(layout, model, Place::some_on_host);
   GuardedRun run(model, layout);
   testing::expect_snapshot_of_its_step(run);
 }
-
-std::vector<HostCase> snapshots() {
-  MeshCase c = sharded_meshes().front();
-  c.compute = DType::bf16;
-  return {{"", c, Place::some_on_host}, {"", c, Place::some_updated_on_host}};
-}
-INSTANTIATE_TEST_SUITE_P(Places, HostStateSnapshot, ::testing::ValuesIn(snapshots()), CaseName());
 
 // Steps without updates read the rounded weights, which are on the device.
 TEST(HostState, OtherStepsReadTheUpdatedWeights) {

@@ -1,5 +1,5 @@
 // Weights that train and are in host memory, loaded before each use: training has the bits of training with all on the
-// device, wherever master weights and slots are and whoever updates them.
+// device, wherever master weights and slots are.
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/root.h"
 #include "engine/load_state.h"
@@ -27,19 +27,17 @@ using testing::Tensors;
 using testing::Trained;
 
 // Of master weights and slots.
-enum class State { device, host, updated_on_host };
-constexpr State kStates[] = {State::device, State::host, State::updated_on_host};
+enum class State { device, host };
+constexpr State kStates[] = {State::device, State::host};
 
 std::string name_of(State state) {
-  constexpr const char* kNames[] = {"state_on_the_device", "state_on_the_host", "updated_on_the_host"};
-  return kNames[static_cast<int>(state)];
+  return state == State::device ? "state_on_the_device" : "state_on_the_host";
 }
 
 // The weights of all flats that train, or of every second one; the state is where `state` says.
 void put_on_host(plan::LayoutChoices& layout, const models::Model& model, State state, bool all = true) {
   layout.host.state.clear();
   layout.host.weights.clear();
-  layout.host.updates = state == State::updated_on_host;
   int number = 0;
   for (const nn::Flat& flat : model.flats()) {
     const bool trains = flat.spec().trainable;
@@ -157,7 +155,7 @@ std::vector<HostCase> stages() {
              .schedule = testing::Schedule::one_forward_one_backward,
              .micro_batches = 3,
              .compute = DType::bf16};
-  std::vector<HostCase> out{{c, State::host}, {c, State::updated_on_host}};
+  std::vector<HostCase> out{{c, State::host}};
   c.micro_batches = 1;
   c.compute = DType::f32;
   c.shard_policy = ShardPolicy::optimizer;
