@@ -21,6 +21,7 @@ class Explanation {
 
   void run() {
     explain_memory();
+    explain_tiles();
     explain_offload();
     explain_layout();
   }
@@ -61,6 +62,14 @@ class Explanation {
               recipe_.train.micro_batch_size == 1 ? ": one sequence at a time uses the least memory"
                                                   : ", the size predicted to be fastest"));
     }
+  }
+
+  void explain_tiles() {
+    const std::int64_t rows = recipe_.memory.mlp_tile_rows;
+    if (rows == 0 || fixed("memory.mlp_tile_rows")) return;
+    why("memory.mlp_tile_rows", cat("MLPs of ", with_commas(rows),
+                                    " tokens at a time: their inner activations do not "
+                                    "fit for all tokens of a sequence"));
   }
 
   // What is in host memory, with its cost in time.

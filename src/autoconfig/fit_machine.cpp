@@ -105,7 +105,7 @@ class Fitting {
   MinNeed min(std::int64_t length, int world) const {
     Recipe recipe = with_length(length);
     if (!fixed("memory.activation_checkpointing")) {
-      recipe.memory.activation_checkpointing = Checkpointing::full;
+      recipe.memory.activation_checkpointing = Checkpointing::block;
       recipe.memory.per_layer.clear();
     }
     recipe.train.global_batch_size = batch(world);
@@ -124,7 +124,7 @@ class Fitting {
     Recipe recipe = with_length(length);
     recipe.memory.capacity = Bytes(std::numeric_limits<std::int64_t>::max());  // so that it is planned in full
     if (!fixed("memory.activation_checkpointing") || is_automatic(recipe.memory)) {
-      recipe.memory.activation_checkpointing = Checkpointing::full;
+      recipe.memory.activation_checkpointing = Checkpointing::block;
       recipe.memory.per_layer.clear();
     }
     return Bytes(static_cast<std::int64_t>(double(forecaster(recipe).forecast().needed()) / margin()) + 1);

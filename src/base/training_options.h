@@ -29,6 +29,7 @@ enum class Checkpointing {
   qkv,          // norms, SwiGLU, attention's first GEMM and RoPE
   projections,  // norms, SwiGLU and both GEMMs; attention's output and log-sum-exp are saved
   full,         // all but the layers' inputs, attention too
+  block,        // all but the block's input: the inputs of its other layers, too
   automatic,    // the planner chooses one of the others for each block
 };
 // The loss that keeps the experts of a mixture equally loaded. model: if the model's config has output_router_logits,

@@ -82,6 +82,12 @@ std::string format_bytes_flag(Bytes bytes) {
   return print("%.2f%s", hundredths(kTiB), "TiB");
 }
 
+std::string with_commas(std::int64_t value) {
+  std::string out = std::to_string(value);
+  for (int at = static_cast<int>(out.size()) - 3; at > 0; at -= 3) out.insert(static_cast<std::size_t>(at), 1, ',');
+  return out;
+}
+
 std::string format_count(double count) {
   if (std::abs(count) < 1e3) return print("%.4g%s", count, "");
   return scaled(count, std::array{"", "K", "M", "B", "T"});

@@ -41,6 +41,7 @@ std::optional<Bytes> parse_bytes(std::string_view text);
 std::string format_bytes(Bytes bytes);        // "1.25 GiB", up to PiB
 std::string format_bytes_flag(Bytes bytes);   // "300MiB", "1.03TiB": rounded up, for a command line
 std::string format_count(double count);       // "135M", "8.03B", "1.2K"
+std::string with_commas(std::int64_t value);  // "16,384"; not negative
 std::string format_flops(double flops);       // "984 TFLOP", "1.22 EFLOP"
 std::string format_seconds(double seconds);   // "0.8 ms", "5.16 s", "3m 05s", "2h 10m", "41d 16h", "170K years"
 std::string format_estimate(double seconds);  // about: "0.8 ms", "19 s", "6.3 min", "2.5 h", "41 days"

@@ -18,6 +18,7 @@
 #include "device/device.h"
 #include "engine/model_changes.h"
 #include "models/families.h"
+#include "plan/candidate.h"
 #include "plan/comparison.h"
 #include "plan/disk.h"
 #include "plan/offload_text.h"
@@ -101,6 +102,7 @@ void print_notes(const Subject& subject) {
   const std::string experts = engine::experts_without_adapter(subject.recipe, *subject.model);
   if (!experts.empty()) print("", experts);
   warn(engine::useless_fp8(subject.recipe, *subject.model));
+  warn(plan::useless_tiles(subject.recipe, *subject.model));
   warn(plan::useless_offload(subject.recipe, subject.target.cuda ? DeviceKind::cuda : DeviceKind::cpu));
 }
 
@@ -149,8 +151,14 @@ std::vector<std::string> changes_in(const std::string& alternative) {
 std::vector<std::string> changes_to_try(const Recipe& recipe, const plan::Target& target, int world) {
   std::vector<std::string> out;
   if (target.gemm_fp8 > 0 && recipe.precision.compute != ComputePrecision::fp8) out.push_back("precision.compute=fp8");
-  for (const char* policy : {"none", "selective", "gate_up", "qkv", "projections", "full", "auto"}) {
+  for (const char* policy : {"none", "selective", "gate_up", "qkv", "projections", "full", "block", "auto"}) {
     if (checkpointing_text(recipe.memory) != policy) out.push_back(cat("memory.activation_checkpointing=", policy));
+  }
+  const bool divided = recipe.parallel.tensor_parallel_degree > 1;  // the MLPs, by tensor ranks
+  if (recipe.memory.mlp_tile_rows > 0) {
+    out.push_back("memory.mlp_tile_rows=0");
+  } else if (!divided && recipe.data.sequence_length > plan::kMlpTileRows) {
+    out.push_back(cat("memory.mlp_tile_rows=", plan::kMlpTileRows));
   }
   if (target.cuda) {  // which has memory of its own
     const MemoryRecipe& memory = recipe.memory;

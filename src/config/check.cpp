@@ -22,6 +22,7 @@ namespace {
 
 // Each micro-batch has its own instructions in the step's program: planning a thousand takes seconds and gigabytes.
 constexpr std::int64_t kMaxMicroBatches = 1024;
+constexpr std::int64_t kTileStep = 128;  // rows of a block of scales (LinearFormat::fp8_block)
 
 // The multiples of `step` around `value`, as a hint: "train.global_batch_size: 8 or 12".
 std::string multiples_near(const std::string& key, std::int64_t value, std::int64_t step) {
@@ -259,6 +260,23 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
     reject("parallel.tensor_parallel_modules", {.what = "empty list",
                                                 .expected = "attention, mlp or vocabulary",
                                                 .hint = "parallel.tensor_parallel_degree: 1"});
+  }
+
+  const std::int64_t tile = recipe.memory.mlp_tile_rows;
+  if (accepted({"memory.mlp_tile_rows"}) && tile % kTileStep != 0) {
+    reject("memory.mlp_tile_rows", {.what = "tiles of this many rows are not supported",
+                                    .expected = cat("0, or a multiple of ", kTileStep),
+                                    .got = cat(tile),
+                                    .hint = multiples_near("memory.mlp_tile_rows", tile, kTileStep)});
+  }
+  if (accepted({"memory.mlp_tile_rows", "parallel.tensor_parallel_degree", "parallel.tensor_parallel_modules"}) &&
+      tile > 0 && recipe.parallel.tensor_parallel_degree > 1 &&
+      std::ranges::count(recipe.parallel.tensor_parallel_modules, "mlp") > 0) {
+    reject("memory.mlp_tile_rows", {.what = "tiles of rows of an MLP that tensor-parallel ranks divide",
+                                    .expected = "0 with parallel.tensor_parallel_degree above 1",
+                                    .got = cat(tile),
+                                    .hint = "memory.mlp_tile_rows: 0, as each of these ranks has a part of the MLP's "
+                                            "activations, or parallel.context_parallel_degree"});
   }
 
   const int hybrid = recipe.parallel.hybrid_shard_degree;

@@ -83,6 +83,7 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
     {"memory.activation_checkpointing",
      "gradient_checkpointing gradient_checkpointing_kwargs enable_activation_checkpointing activation_checkpoint "
      "activation_checkpoint.* recompute_granularity recompute_method recompute_num_layers recompute_activations"},
+    {"memory.mlp_tile_rows", "tiled_mlp tiled_mlp_num_shards mlp_tile_size chunked_mlp mlp_chunks"},
     {"memory.activation_offload",
      "activation_offloading enable_activation_offloading cpu_offloading fine_grained_activation_offloading "
      "cpu_checkpointing sm_activation_offloading offload_activations"},

@@ -439,7 +439,7 @@ TEST_F(ReadRecipe, CheckpointingIsAChoiceOrAListOfRuns) {
   EXPECT_EQ(checkpointing_text(memory(runs)), runs);
   // auto is not allowed in a list.
   EXPECT_NE(errors(std::string(kSmallest) + "memory: {activation_checkpointing: [auto, none]}\n")
-                .find("unknown value (expected none, selective, gate_up, qkv, projections or full as number 0"),
+                .find("unknown value (expected none, selective, gate_up, qkv, projections, full or block as number 0"),
             std::string::npos);
 }
 

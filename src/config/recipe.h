@@ -106,6 +106,7 @@ struct ParallelRecipe {
 struct MemoryRecipe {
   Checkpointing activation_checkpointing = Checkpointing::none;
   std::vector<Checkpointing> per_layer;  // one entry per block if the recipe has a list; empty: the one above for all
+  std::int64_t mlp_tile_rows = 0;        // MLPs run in tiles of this many rows; 0: whole
   // What blocks save is in host memory between forward and backward; nullopt (auto): where that is predicted to be
   // faster than to recompute.
   std::optional<bool> activation_offload = false;

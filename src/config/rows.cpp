@@ -28,6 +28,7 @@ constexpr CheckpointingChoice kCheckpointingChoices[] = {
     {"projections", Checkpointing::projections,
      "norms, SwiGLU, RoPE, the QKV and gate-up GEMMs; attention's output and log-sum-exp are saved"},
     {"full", Checkpointing::full, "all but the inputs of attention and MLP: attention, too"},
+    {"block", Checkpointing::block, "all but the block's input: `full`, and the input of the MLP"},
 };
 
 EnumChoices<Checkpointing> checkpointing_choices() {

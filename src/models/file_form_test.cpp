@@ -105,7 +105,7 @@ class WithParam : public nn::Layer {
   }
   void forward(nn::LayerContext&, const TensorView&, const TensorView&, const TensorView&,
                const nn::Saved&) const override {}
-  void recompute(nn::LayerContext&, const nn::Saved&, const nn::SavePolicy&) const override {}
+  void recompute(nn::LayerContext&, const nn::Saved&, const TensorView&, const nn::SavePolicy&) const override {}
   void backward(nn::LayerContext&, const TensorView&, const TensorView&, const TensorView&, const nn::Saved&,
                 nn::GradientSink&, const nn::SavePolicy&) const override {}
   void backward_weight(nn::LayerContext&, const TensorView&, const nn::Saved&, nn::GradientSink&) const override {}

@@ -6,7 +6,7 @@
 //
 //   mlp.forward(ctx, x, x, y, saved);                     // y = x + f(x)
 //   ...                                                   // the layers above, forward and backward
-//   mlp.recompute(ctx, saved, policy);                    // from x: what backward reads
+//   mlp.recompute(ctx, saved, {}, policy);                // from x: what backward reads
 //   mlp.backward(ctx, dy, dy, dx, saved, sink, policy);   // dx = dy + the gradient of f(x), and the weights' gradients
 //
 // Shapes: T rows, the tokens of this rank's micro-batch (RowCounts says which of them a tensor has on this rank), and
@@ -42,9 +42,10 @@ class Layer {
   // empty view is not saved under this policy.
   virtual void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
                        const Saved&) const = 0;
-  // Writes the saved tensors whose writer is recompute, from x and what forward saved. Called only if recomputes() is
-  // true.
-  virtual void recompute(LayerContext&, const Saved&, const SavePolicy&) const = 0;
+  // Writes the saved tensors whose writer is recompute, from x and what forward saved; and the layer's output, if y is
+  // not empty (SavePolicy::recomputes_output), only in serial blocks. Called only if recomputes() is true.
+  // InternalError in a layer that is the last of its blocks, with a y.
+  virtual void recompute(LayerContext&, const Saved&, const TensorView& y, const SavePolicy&) const = 0;
   // dx = dresidual + the gradient of f(x) from dy; and the parameters' gradients. With delay_weight_gradients,
   // backward_weight computes those of GEMM weights. May overwrite saved tensors unless backward_weight reads them.
   // backward_weight is called only if a parameter is trainable.
@@ -54,6 +55,8 @@ class Layer {
   // The parameters, by index, that are the weight of the Linear, or the experts, at this site, whose operands may be
   // quantized (Param::of_linear). There are none if the layer has no Linear there.
   virtual std::vector<int> linear_weights(Site) const { return {}; }
+  // A row of y, and of dx, depends on that row of the others alone: passes may run on some rows at a time.
+  virtual bool has_independent_rows() const { return false; }
   virtual bool draws_random_numbers() const { return false; }    // calls LayerContext::random() while training
   virtual bool reads_token_mask() const { return false; }        // BatchViews::token_mask
   virtual bool may_refuse(const Seams&) const { return false; }  // LayerContext::refusal()

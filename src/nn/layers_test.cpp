@@ -169,7 +169,7 @@ TEST(Layers, RecomputeRunsOnlyTheNeededOps) {
         elements += param.elements();
       }
       // The last GEMM, if a norm's gradient needs its output.
-      if (c.norm_place != NormPlace::pre && (attention ? policy.checkpointing == Checkpointing::full : expected)) {
+      if (c.norm_place != NormPlace::pre && (attention ? policy.recomputes_attention() : expected)) {
         first_gemms += last_gemms;
         elements += of_last;
       }

@@ -6,7 +6,7 @@
 //   Checkpointing::selective   forward saves 1 / RMS, gate and up; backward computes norm(x) and SwiGLU again
 //   Checkpointing::full        forward saves nothing; before backward, recompute computes norm(x), gate and up again
 //
-// The executor keeps x in any case.
+// The executor keeps x, except with Checkpointing::block, where recompute of the layer before writes it again.
 //
 // docs/design/activations.md has the same of attention.
 #pragma once
@@ -37,6 +37,9 @@ struct SavePolicy {
   bool delay_weight_gradients = false;
   // What forward saves, and the layer's input, are copied to host memory after forward and back before backward.
   bool offload = false;
+  // Not 0: a layer whose rows are independent runs in tiles of this many rows, saves its input alone, and computes in
+  // backward what that reads, whatever `checkpointing` says (nn/row_tiles.h). Without delay_weight_gradients.
+  std::int64_t tile_rows = 0;
   // By Site: the format of the layer's Linears, or experts. What a layer saves may depend on it.
   std::array<LinearFormat, kSites> formats = {};
 
@@ -52,12 +55,14 @@ struct SavePolicy {
   // SwiGLU, and every norm whose output is not saved, run again inside the pass that needs them: backward or
   // backward_weight. recomputes_pointwise(): norms and SwiGLU.
   // With NormPlace::sandwich and post, recompute also runs the last GEMM again if it has the input: an MLP's if
-  // recomputes_gate_up(), that of attention with full. Norms of q and k are never saved: they run in each pass with
-  // attention.
+  // recomputes_gate_up(), that of attention with recomputes_attention(). Norms of q and k are never saved: they run in
+  // each pass with attention.
   bool recomputes_pointwise() const { return checkpointing != Checkpointing::none; }
   bool recomputes_gate_up() const;
   bool recomputes_qkv() const;
-  bool recomputes_attention() const { return checkpointing == Checkpointing::full; }
+  bool recomputes_attention() const;
+  // Recompute also writes the layer's output, if a layer of the same block reads it: its input is not kept.
+  bool recomputes_output() const { return checkpointing == Checkpointing::block; }
 };
 
 // The views of a layer's saved tensors for one micro-batch. tensors[i] belongs to saved_specs()[i]. It is empty if the
@@ -67,13 +72,15 @@ struct Saved {
   std::vector<TensorView> tensors;
 };
 
+inline bool SavePolicy::recomputes_attention() const {
+  return checkpointing == Checkpointing::full || checkpointing == Checkpointing::block;
+}
 inline bool SavePolicy::recomputes_gate_up() const {
   return checkpointing == Checkpointing::gate_up || checkpointing == Checkpointing::projections ||
-         checkpointing == Checkpointing::full;
+         recomputes_attention();
 }
 inline bool SavePolicy::recomputes_qkv() const {
-  return checkpointing == Checkpointing::qkv || checkpointing == Checkpointing::projections ||
-         checkpointing == Checkpointing::full;
+  return checkpointing == Checkpointing::qkv || checkpointing == Checkpointing::projections || recomputes_attention();
 }
 
 }  // namespace hawser::nn

@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "nn/row_tiles.h"
+
 namespace hawser::plan {
 
 std::vector<step::Pass> Schedule::of_stage(const models::PipelinePartition& partition, int stage,
@@ -36,6 +38,7 @@ Candidate candidate_of(const Recipe& recipe, Parallelism parallelism, int blocks
   if (memory.optimizer_offload.value_or(memory.offloaded_flats.value_or(0) > 0)) out.state = StatePlace::host;
   if (!memory.optimizer_offload) out.state_flats = memory.offloaded_flats;
   if (memory.weight_offload) out.frozen = out.weights = StatePlace::host;
+  out.mlp_tile_rows = memory.mlp_tile_rows;
   for (int block = 0; block < blocks; ++block) {
     out.blocks.push_back(
         {.checkpointing = checkpointing_of(memory, block),
@@ -70,7 +73,8 @@ void apply(const Candidate& candidate, const models::Model& model, LayoutChoices
     nn::SavePolicy& policy = choices.policies[static_cast<std::size_t>(layer)];
     policy.checkpointing = block.checkpointing;
     policy.offload = block.offload;
-    policy.delay_weight_gradients = block.delay_weight_gradients;
+    policy.tile_rows = candidate.mlp_tile_rows;
+    policy.delay_weight_gradients = block.delay_weight_gradients && !nn::in_tiles(model.layer(layer), policy);
   }
   choices.host.state.clear();
   choices.host.weights.clear();

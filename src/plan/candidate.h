@@ -24,6 +24,9 @@ struct BlockPolicy {
   auto operator<=>(const BlockPolicy&) const = default;
 };
 
+// memory.mlp_tile_rows that suggestions propose: GEMMs with this number of rows are as fast as larger ones.
+inline constexpr std::int64_t kMlpTileRows = 8192;
+
 // Where the state of flats is (step::HostPlacement).
 enum class StatePlace { device, host };
 
@@ -35,6 +38,7 @@ struct Candidate {
   StatePlace frozen = StatePlace::device;  // of frozen weights; on the host they are loaded before each use
   // Of flats that train: weights as layers read them; on the host they are loaded before each use.
   StatePlace weights = StatePlace::device;
+  std::int64_t mlp_tile_rows = 0;  // nn::SavePolicy::tile_rows
 };
 
 // The choices that a recipe makes; memory.activation_checkpointing: auto as none.

@@ -20,7 +20,7 @@ std::vector<ContextForecast> Forecaster::context_forms(const Recipe& recipe) con
     try {
       Sketch found = sketch(of_form, candidate_of(of_form));
       if (is_automatic(recipe.memory) && !fits(found)) {
-        of_form.memory.activation_checkpointing = Checkpointing::full;
+        of_form.memory.activation_checkpointing = Checkpointing::block;
         found = sketch(of_form, candidate_of(of_form));
       }
       out.push_back({form, found.seconds, static_cast<std::int64_t>(found.needed), fits(found)});

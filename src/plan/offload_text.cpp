@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "nn/row_tiles.h"
 
 namespace hawser::plan {
 
@@ -43,6 +44,23 @@ std::string offload_text(const Layout& layout, const models::Model& model) {
   add(part_of(model, host.weights, trains), " weights");
   add(part_of(model, host.state, frozen), " frozen weights");
   return joined(out, ", ");
+}
+
+std::string tiles_text(const Layout& layout, const models::Model& model) {
+  for (std::size_t layer = 0; layer < layout.policies.size(); ++layer) {
+    const nn::SavePolicy& policy = layout.policies[layer];
+    if (!nn::in_tiles(model.layer(static_cast<int>(layer)), policy)) continue;
+    return cat("MLPs in tiles of ", with_commas(policy.tile_rows), " rows");
+  }
+  return "";
+}
+
+std::string useless_tiles(const Recipe& recipe, const models::Model& model) {
+  const nn::SavePolicy policy{.tile_rows = recipe.memory.mlp_tile_rows};
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    if (policy.tile_rows == 0 || nn::in_tiles(model.layer(layer), policy)) return "";
+  }
+  return "memory.mlp_tile_rows changes nothing: the model has no MLPs that compute all tokens, only experts";
 }
 
 std::string useless_offload(const Recipe& recipe, DeviceKind device) {

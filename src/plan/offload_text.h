@@ -19,4 +19,9 @@ std::string offload_text(const Layout& layout, const models::Model& model);
 // A warning about keys of memory offload that have no effect on the device; empty if there are none.
 std::string useless_offload(const Recipe& recipe, DeviceKind device);
 
+// "MLPs in tiles of 8,192 rows"; empty if no layer runs in tiles.
+std::string tiles_text(const Layout& layout, const models::Model& model);
+// A warning about memory.mlp_tile_rows if it has no effect on the model; otherwise empty.
+std::string useless_tiles(const Recipe& recipe, const models::Model& model);
+
 }  // namespace hawser::plan

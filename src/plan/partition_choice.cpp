@@ -61,7 +61,7 @@ Forecaster::FreeCuts Forecaster::cuts_of(const Recipe& recipe) const {
     Candidate equal = plan::candidate_of(recipe, parallelism_of(recipe, model_, world_), model_.blocks());
     // Policies are chosen later, so that the stages fit: the memory is that of the one that needs the least.
     if (is_automatic(recipe.memory) && parallel.pipeline_optimize == PipelineOptimize::memory) {
-      for (BlockPolicy& block : equal.blocks) block.checkpointing = Checkpointing::full;
+      for (BlockPolicy& block : equal.blocks) block.checkpointing = Checkpointing::block;
     }
     found->second = balanced_cuts(recipe, equal, false);
   }

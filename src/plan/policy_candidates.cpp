@@ -5,6 +5,9 @@
 #include <functional>
 #include <set>
 
+#include "nn/row_tiles.h"
+#include "step/computations.h"
+
 namespace hawser::plan {
 
 namespace {
@@ -17,8 +20,8 @@ struct Stored {
 Stored stored_by(const models::Model& model, int layer, const Layout& layout, const nn::Seams& seams,
                  const nn::SavePolicy& policy) {
   Stored out;
-  for (const nn::SavedSpec& spec : model.layer(layer).saved_specs(layout.bounds.row_counts(), layout.compute, policy,
-                                                                  model.trainable(layer), seams)) {
+  for (const nn::SavedSpec& spec : nn::saved_specs_of(model.layer(layer), layout.bounds.row_counts(), layout.compute,
+                                                      policy, model.trainable(layer), seams)) {
     if (spec.shape.rank() == 0 || spec.writer != nn::Pass::forward) continue;
     const bool delayed = policy.delay_weight_gradients && spec.last_reader == nn::Pass::backward_weight;
     (delayed ? out.until_weight_gradients : out.until_backward) +=
@@ -87,18 +90,24 @@ std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const 
   const StoredBytes stored(layout, model);
   const double inputs = stored.of_a_block(std::vector<Stored>(layers, {.until_backward = input}));
   std::vector<PolicyCandidate> out;
-  for (const Checkpointing policy : {Checkpointing::none, Checkpointing::selective, Checkpointing::qkv,
-                                     Checkpointing::gate_up, Checkpointing::projections, Checkpointing::full}) {
+  for (const Checkpointing policy :
+       {Checkpointing::none, Checkpointing::selective, Checkpointing::qkv, Checkpointing::gate_up,
+        Checkpointing::projections, Checkpointing::full, Checkpointing::block}) {
     PolicyCandidate candidate{
         .policy = {.checkpointing = policy, .delay_weight_gradients = layout.policies.front().delay_weight_gradients}};
+    std::vector<nn::SavePolicy> policies = layout.policies;
+    for (nn::SavePolicy& save : policies) save.checkpointing = policy;
+    const std::vector<int> writers = step::writers_of_inputs(model, layout.partition, policies);
     std::vector<Stored> by_layer;
     for (std::size_t layer = 0; layer < layers; ++layer) {
-      nn::SavePolicy save = layout.policies[layer];
-      save.checkpointing = policy;
-      by_layer.push_back(stored_by(model, static_cast<int>(layer), layout, seams, save));
+      by_layer.push_back(stored_by(model, static_cast<int>(layer), layout, seams, policies[layer]));
+      if (writers[layer] < 0) by_layer.back().until_backward += input;
     }
-    candidate.stored_bytes = stored.of_a_block(by_layer);
-    if (!offload.value_or(false)) out.push_back(candidate);
+    candidate.stored_bytes = stored.of_a_block(by_layer) - inputs;
+    // Where blocks may be offloaded, too, this one is for those that are: the time of the search grows with the number
+    // of candidates.
+    const bool only_offloaded = policy == Checkpointing::block && !offload;
+    if (!offload.value_or(false) && !only_offloaded) out.push_back(candidate);
     if (!offload.value_or(true)) continue;
     candidate.policy.offload = true;
     candidate.host_bytes = candidate.stored_bytes + inputs;

@@ -25,8 +25,8 @@ struct PolicyCandidate {
   // S: bytes that a block stores on the device from forward to backward, for all micro-batches of which the schedule
   // stores them at a time; the mean over the blocks. With pipeline stages, what the stage that stores the most has,
   // divided by the blocks of the model: with another policy in all blocks a rank needs the difference times their
-  // number. Layer inputs, which every policy stores, are not counted; with offload they are not stored, and S is
-  // negative.
+  // number. The inputs of all layers are not counted; S is negative where they are not stored, with offload or
+  // Checkpointing::block.
   double stored_bytes = 0;
   double needed_bytes = 0;  // M: all device memory that a rank needs (Forecast::needed)
   double seconds = 0;       // T: of a step

@@ -22,12 +22,6 @@ namespace hawser::plan {
 
 namespace {
 
-std::string with_commas(std::int64_t value) {
-  std::string out = cat(value);
-  for (int at = static_cast<int>(out.size()) - 3; at > 0; at -= 3) out.insert(static_cast<std::size_t>(at), 1, ',');
-  return out;
-}
-
 std::string bytes_text(double bytes) {
   return format_bytes(Bytes(static_cast<std::int64_t>(std::min(bytes, 9.2e18))));
 }
@@ -294,8 +288,10 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
   if (!forecast.context_forms.empty())
     out += cat("context_comm: auto is ", context_choice_text(forecast.context_forms), "\n");
   const std::string offload = offload_text(layout, model);
-  out += cat("checkpointing: ", checkpointing_text(forecast), "\n", offload.empty() ? "" : "offload: " + offload + "\n",
-             "precision: ", precision_text(recipe, model, layout), "\n\n");
+  const std::string tiles = tiles_text(layout, model);
+  out += cat("checkpointing: ", checkpointing_text(forecast), tiles.empty() ? "" : ", " + tiles, "\n",
+             offload.empty() ? "" : "offload: " + offload + "\n", "precision: ", precision_text(recipe, model, layout),
+             "\n\n");
 
   out += cat("peak memory of ", largest_ranks(forecast), " (at ", costs.peak_instruction, ")\n");
   std::vector<std::pair<std::string, std::int64_t>> parts(costs.peak_bytes_by_category.begin(),
@@ -372,6 +368,7 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
       {"micro_batches", layout.micro_batches},
       {"checkpointing", checkpointing_text(forecast)},
       {"offload", offload_text(layout, model)},
+      {"mlp_tile_rows", recipe.memory.mlp_tile_rows},
       {"compute", by_float(layout.compute, "float32", "bf16")}};
   if (recipe.precision.compute == ComputePrecision::fp8) {
     const LinearCounts counts = linears_of(layout, model);

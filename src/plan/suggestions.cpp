@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/config.h"
+#include "nn/row_tiles.h"
 #include "plan/disk.h"
 #include "plan/forecast.h"
 #include "plan/pipeline_form.h"
@@ -30,6 +31,7 @@ struct SearchSettings {
   bool automatic = false;                                  // checkpointing is auto; otherwise as in the recipe
   std::optional<bool> activations = false, state = false;  // memory.activation_offload, memory.optimizer_offload
   bool weights = false;                                    // memory.weight_offload
+  std::int64_t mlp_tile_rows = 0;                          // memory.mlp_tile_rows
   std::shared_ptr<const Parallelism> parallelism;          // null: that of the recipe
 };
 
@@ -49,6 +51,7 @@ Recipe with(const Recipe& base, const SearchSettings& s) {
   out.memory.activation_offload = s.activations;
   out.memory.optimizer_offload = s.state;
   out.memory.weight_offload = s.weights;
+  out.memory.mlp_tile_rows = s.mlp_tile_rows;
   if (s.automatic) {
     out.memory.activation_checkpointing = Checkpointing::automatic;
     out.memory.per_layer.clear();
@@ -67,7 +70,8 @@ SearchSettings settings_of(const Recipe& recipe) {
           .sharding = recipe.parallel.sharding,
           .activations = recipe.memory.activation_offload,
           .state = recipe.memory.optimizer_offload,
-          .weights = recipe.memory.weight_offload};
+          .weights = recipe.memory.weight_offload,
+          .mlp_tile_rows = recipe.memory.mlp_tile_rows};
 }
 
 std::vector<Change> changes_between(const Recipe& base, const Recipe& other) {
@@ -79,6 +83,7 @@ std::vector<Change> changes_between(const Recipe& base, const Recipe& other) {
   const auto flag = [](const std::optional<bool>& value) {
     return std::string(!value ? "auto" : *value ? "true" : "false");
   };
+  add("memory.mlp_tile_rows", base.memory.mlp_tile_rows, other.memory.mlp_tile_rows);
   add("memory.activation_offload", flag(base.memory.activation_offload), flag(other.memory.activation_offload));
   add("memory.optimizer_offload", flag(base.memory.optimizer_offload), flag(other.memory.optimizer_offload));
   add("memory.weight_offload", flag(base.memory.weight_offload), flag(other.memory.weight_offload));
@@ -143,6 +148,7 @@ class Forecaster::Search {
       least_ = std::move(state);
     }
     try_offload(settings_of(on_.recipe_));
+    try_tiles(own);
     std::stable_sort(tried_.begin(), tried_.end(),
                      [](const Tried& a, const Tried& b) { return a.score() > b.score(); });
     std::vector<Suggestion> suggestions;
@@ -319,6 +325,21 @@ class Forecaster::Search {
     }
   }
 
+  // MLPs in tiles, where the tokens of a rank are several, alone and with more in host memory.
+  void try_tiles(const Layout& own) {
+    SearchSettings s = settings_of(on_.recipe_);
+    if (s.mlp_tile_rows > 0 || own.bounds.row_counts().residual < 2 * kMlpTileRows) return;
+    const auto policy = [](std::int64_t rows) { return nn::SavePolicy{.tile_rows = rows}; };
+    bool any = false;
+    for (int layer = 0; layer < on_.model_.layers(); ++layer) {
+      any |= nn::in_tiles(on_.model_.layer(layer), policy(kMlpTileRows));
+    }
+    if (!any) return;
+    s.mlp_tile_rows = kMlpTileRows;
+    try_checkpointing(s);
+    try_offload(s);
+  }
+
   // A sketch needs no balanced cuts between stages.
   Candidate sketched(const SearchSettings& s) const { return candidate_of(s, Cuts::equal); }
 
@@ -366,6 +387,18 @@ class Forecaster::Search {
     }
   }
 
+  // The candidate with which a rank needs the least: the one that stores least, or the one before it, since backward of
+  // a block may need more with the last (Checkpointing::block). If these do not fit, none does.
+  template <class Estimate>
+  const PolicyCandidate& least_of(std::vector<PolicyCandidate>& candidates, const Estimate& estimate) const {
+    PolicyCandidate& last = candidates.back();
+    estimate(last);
+    if (candidates.size() == 1 || last.needed_bytes <= static_cast<double>(on_.capacity_)) return last;
+    PolicyCandidate& before = candidates[candidates.size() - 2];
+    estimate(before);
+    return before.needed_bytes < last.needed_bytes ? before : last;
+  }
+
   void try_mixes(SearchSettings s) {
     if (!is_automatic(on_.recipe_.memory)) add(s, on_.sketch(with(on_.recipe_, s), sketched(s)));
     s.automatic = true;
@@ -378,9 +411,9 @@ class Forecaster::Search {
       candidate.needed_bytes = full.needed, candidate.seconds = full.seconds;
     };
     const double limit = (1 - kAutoMargin) * static_cast<double>(on_.capacity_);
-    // Nothing fits if the policy that stores least does not, and nothing is faster than the one that recomputes least.
-    PolicyCandidate &least = candidates.back(), &fastest = candidates.front();
-    estimate(least);
+    // Nothing is faster than the policy that recomputes least.
+    PolicyCandidate& fastest = candidates.front();
+    const PolicyCandidate& least = least_of(candidates, estimate);
     const bool fits = least.needed_bytes <= kSlack * static_cast<double>(on_.capacity_);
     if (!fits || candidates.size() == 1) return add(s, {least.needed_bytes, least.seconds});
     estimate(fastest);

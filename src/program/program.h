@@ -90,10 +90,12 @@ struct Instruction {
   WeightForm form = WeightForm::rows;  // gather, load_weights: what it leaves
   bool shard = false;                  // load_weights: only this rank's shard, which a gather completes
   // Operands: ids of the instructions that own the buffers.
-  int x = -1;         // the input of a layer, in all of its passes, or of the head
-  int residual = -1;  // forward, backward: the residual, or its gradient (nn::Layer)
-  int dy = -1;        // the backward ops: the gradient of the output
-  int saved = -1;     // the passes of a layer, offload, load: its saved tensors. Itself if it is -1
+  int x = -1;  // the input of a layer, in all of its passes, or of the head
+  // forward, backward: the residual, or its gradient (nn::Layer). recompute: the residual, if the layer's output is
+  // recomputed, too.
+  int residual = -1;
+  int dy = -1;     // the backward ops: the gradient of the output
+  int saved = -1;  // the passes of a layer, offload, load: its saved tensors. Itself if it is -1
   // state_in: itself. update, state_out, quantize_weights: the state_in that owns the buffers of the flat's state.
   // gather: the load_weights that owns the buffer of the shard. For each of them it is -1 if state or weights are on
   // the device.

@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "nn/row_tiles.h"
+
 namespace hawser::step {
 
 namespace {
@@ -51,6 +53,7 @@ class Lister {
       recomputes_.push_back(nn::recomputes(model.layer(layer), options.policies[static_cast<std::size_t>(layer)],
                                            model.trainable(layer)));
     }
+    writers_ = writers_of_inputs(model, options.partition, options.policies);
     const bool below = trainable_below_ || first_backward_ < model.layers();
     HAWSER_CHECK(below || !head_.trainable.empty() || forward_only(options.purpose), "no parameter is trainable");
   }
@@ -91,6 +94,7 @@ class Lister {
     std::vector<int> sent;     // what sends the output, if another model chunk reads it
     std::vector<int> offload;  // by layer of the model chunk: -1: its tensors stay
     std::vector<int> load;     // the same
+    std::vector<int> again;    // by layer of the model chunk: its recompute, once it is listed
     bool has_forward = false, has_backward = false, has_weights = false;
   };
 
@@ -191,8 +195,8 @@ class Lister {
       if (offloads(layer)) offloads_.push_back(work.offload.back());
     }
     if (!last(pass)) work.sent = {send(pass, pass.model_chunk, Direction::forward, work.output)};
-    // After the send: the next stage begins its part of the sum when it has the activation, and what the host does for a
-    // sum may have to wait until the sum's kernel has ended.
+    // After the send: the next stage begins its part of the sum when it has the activation, and what the host does for
+    // a sum may have to wait until the sum's kernel has ended.
     if (pass.model_chunk + partition_.stages >= partition_.model_chunks()) auxiliary_loss(mb);
     if (!last(pass)) return;
     const bool gradients = !forward_only(options_.purpose);
@@ -223,23 +227,20 @@ class Lister {
     // is free from then on.
     std::vector<int> sent = work.sent;
     work.load.assign(work.forward.size(), -1);
+    work.again.assign(work.forward.size(), -1);
     const int lowest = std::max(first_backward_, work.layers.begin);
     int next_load = work.layers.end - 1;
     std::vector<int> done;  // the backward computations of this pass
     bool has_factors = model_.auxiliary_layers() == 0;
     for (int layer = work.layers.end - 1; layer >= lowest; --layer) {
       const auto at = static_cast<std::size_t>(layer - work.layers.begin);
-      for (; next_load >= std::max(lowest, layer - options_.offload_window); --next_load) {
-        load(pass, work, next_load, done);
-      }
+      int needed = std::max(lowest, layer - options_.offload_window);
+      if (const int writer = writers_[static_cast<std::size_t>(needed)]; writer >= 0) needed = writer;
+      for (; next_load >= needed; --next_load) load(pass, work, next_load, done);
+      if (const int writer = writers_[static_cast<std::size_t>(layer)]; writer >= 0) recompute(pass, work, writer);
+      recompute(pass, work, layer);
       const Flats& flats = flats_of_layer(layer);
-      const Instruction instruction = of_layer(pass, work, layer);
-      if (recomputes_[static_cast<std::size_t>(layer)]) {
-        Instruction again = instruction;
-        again.op = Op::recompute;
-        add(again, flats.read, {}, WeightForm::both);  // one gather for both passes
-      }
-      Instruction back = instruction;
+      Instruction back = of_layer(pass, work, layer);
       back.op = Op::backward;
       back.dy = dy;
       back.residual = dresidual;
@@ -252,7 +253,8 @@ class Lister {
         has_factors = true;
       }
       work.dy[at] = dy;
-      dresidual = add(back, flats.read, flats.trainable, WeightForm::transposed);
+      const bool again = nn::in_tiles(model_.layer(layer), options_.policies[static_cast<std::size_t>(layer)]);
+      dresidual = add(back, flats.read, flats.trainable, again ? WeightForm::both : WeightForm::transposed);
       done.push_back(dresidual);
       // The gradient of a sum is that of each term: the layer that wrote the residual has the same dy.
       const models::LayerInputs& inputs = model_.inputs(layer);
@@ -273,20 +275,38 @@ class Lister {
         embedding_.trainable);
   }
 
+  // Lists the recompute of a layer, if it has one that is not listed yet; with its output, if the next layer reads it.
+  void recompute(const Pass& pass, Work& work, int layer) {
+    int& again = work.again[static_cast<std::size_t>(layer - work.layers.begin)];
+    if (again >= 0 || !recomputes_[static_cast<std::size_t>(layer)]) return;
+    Instruction instruction = of_layer(pass, work, layer);
+    instruction.op = Op::recompute;
+    const int next = layer + 1;
+    if (next < work.layers.end && writers_[static_cast<std::size_t>(next)] == layer) {
+      instruction.residual = instruction.x;  // the block is serial
+    }
+    again =
+        add(std::move(instruction), flats_of_layer(layer).read, {}, WeightForm::both);  // one gather for both passes
+  }
+
   // The operands of a layer's later passes.
   Instruction of_layer(const Pass& pass, const Work& work, int layer) const {
     const auto at = static_cast<std::size_t>(layer - work.layers.begin);
-    const int forward = work.forward[at], load = work.load[at];
-    return {.layer = layer,
-            .micro_batch = pass.micro_batch,
-            .x = load >= 0 ? load : list_[static_cast<std::size_t>(forward)].instruction.x,
-            .saved = load >= 0 ? load : forward};
+    const int forward = work.forward[at], load = work.load[at], writer = writers_[static_cast<std::size_t>(layer)];
+    Instruction instruction{.layer = layer, .micro_batch = pass.micro_batch, .saved = load >= 0 ? load : forward};
+    if (writer >= 0) {
+      instruction.x = work.again[static_cast<std::size_t>(writer - work.layers.begin)];
+    } else {
+      instruction.x = load >= 0 ? load : list_[static_cast<std::size_t>(forward)].instruction.x;
+    }
+    return instruction;
   }
 
-  // Of a forward-only step nothing is saved; without a backward pass of the layer nothing is loaded.
+  // Of a forward-only step nothing is saved; without a backward pass of the layer nothing is loaded. With its input, a
+  // layer saves next to nothing that would be left to copy.
   bool offloads(int layer) const {
     return options_.policies[static_cast<std::size_t>(layer)].offload && !forward_only(options_.purpose) &&
-           layer >= first_backward_;
+           layer >= first_backward_ && writers_[static_cast<std::size_t>(layer)] < 0;
   }
 
   int copy(Op op, StreamId stream, const Pass& pass, int layer, int forward) {
@@ -361,6 +381,7 @@ class Lister {
   bool trainable_below_ = false;  // the embedding is trainable
   int first_backward_ = 0;        // Model::first_trained_layer: layers before it have no backward
   std::vector<bool> recomputes_;  // by layer: a recompute instruction precedes backward
+  std::vector<int> writers_;      // writers_of_inputs()
   std::vector<Computation> list_;
   std::map<std::pair<int, int>, Work> works_;  // by model chunk and micro-batch
   std::map<int, int> loaded_;                  // by micro-batch whose tables are loaded: its load_batch
@@ -372,6 +393,23 @@ class Lister {
 };
 
 }  // namespace
+
+std::vector<int> writers_of_inputs(const models::Model& model, const models::PipelinePartition& partition,
+                                   const std::vector<nn::SavePolicy>& policies) {
+  std::vector<int> writers(static_cast<std::size_t>(model.layers()), -1);
+  for (int chunk = 0; chunk < partition.model_chunks(); ++chunk) {
+    const models::LayerRange layers = models::layers_of(model, partition, chunk);
+    for (int layer = std::max(layers.begin, model.first_trained_layer()) + 1; layer < layers.end; ++layer) {
+      const int before = layer - 1;
+      const auto recomputes = [&](int l) { return policies[static_cast<std::size_t>(l)].recomputes_output(); };
+      const models::LayerInputs& inputs = model.inputs(layer);
+      const bool serial = inputs.x == before && inputs.residual == before;
+      if (!serial || model.block_of(before) != model.block_of(layer)) continue;
+      if (recomputes(before) && recomputes(layer)) writers[static_cast<std::size_t>(layer)] = before;
+    }
+  }
+  return writers;
+}
 
 std::vector<Computation> list_computations(const models::Model& model, const ScheduleOptions& options) {
   return Lister(model, options).list();

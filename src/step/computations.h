@@ -12,4 +12,9 @@ namespace hawser::step {
 // The backward pass of a model chunk waits for the send of the model chunk's output, whose buffer is then free.
 std::vector<parallel::Computation> list_computations(const models::Model& model, const ScheduleOptions& options);
 
+// By layer: the layer whose recompute writes its input again, the one before it in a serial block, if the policies of
+// both say so (SavePolicy::recomputes_output) and one model chunk has the backward of both. -1: the input is kept.
+std::vector<int> writers_of_inputs(const models::Model& model, const models::PipelinePartition& partition,
+                                   const std::vector<nn::SavePolicy>& policies);
+
 }  // namespace hawser::step

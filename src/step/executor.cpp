@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nn/row_tiles.h"
 #include "ops/copy/add.h"
 #include "step/batch_tables.h"
 #include "step/executor_context.h"
@@ -277,11 +278,11 @@ void Executor::Impl::run_layer(const Instruction& instruction) {
   Sink sink(*this, instruction);
   switch (instruction.op) {
     case Op::forward:
-      return layer.forward(context, views.x, views.residual, views.y, views.saved);
+      return nn::run_forward(layer, context, views.x, views.residual, views.y, views.saved, policy);
     case Op::recompute:
-      return layer.recompute(context, views.saved, policy);
+      return layer.recompute(context, views.saved, views.y, policy);
     case Op::backward:
-      return layer.backward(context, views.dy, views.residual, views.y, views.saved, sink, policy);
+      return nn::run_backward(layer, context, views.dy, views.residual, views.y, views.saved, sink, policy);
     default:
       return layer.backward_weight(context, views.dy, views.saved, sink);
   }

@@ -1,6 +1,7 @@
 // What instructions work on: found in the first step, used again in all others.
 #include <algorithm>
 
+#include "nn/row_tiles.h"
 #include "step/executor_context.h"
 
 namespace hawser::step {
@@ -112,6 +113,9 @@ void Executor::Impl::bind(const Instruction& instruction, Bound& bound) {
     case Op::loss_gradient:
     case Op::receive:
       bound.y = activation(instruction.id);
+      break;
+    case Op::recompute:
+      if (instruction.residual >= 0) bound.y = activation(instruction.id);
       break;
     case Op::auxiliary_loss:
       bind_auxiliary(instruction, bound);
@@ -348,9 +352,9 @@ std::vector<nn::Scaled> Executor::Impl::weights_of(const Instruction& instructio
 }
 
 std::vector<nn::SavedSpec> Executor::Impl::saved_specs(int layer) const {
-  return setup_.model->layer(layer).saved_specs(setup_.bounds.row_counts(), setup_.compute,
-                                                setup_.policies[static_cast<std::size_t>(layer)],
-                                                setup_.model->trainable(layer), setup_.seams);
+  return nn::saved_specs_of(setup_.model->layer(layer), setup_.bounds.row_counts(), setup_.compute,
+                            setup_.policies[static_cast<std::size_t>(layer)], setup_.model->trainable(layer),
+                            setup_.seams);
 }
 
 nn::Saved Executor::Impl::saved_views(const Instruction& instruction) {

@@ -166,6 +166,8 @@ void FitRun::open() {
   if (!experts.empty()) log("hawser: " + experts);
   const std::string useless = engine::useless_fp8(plan_.recipe, *open_.model);
   if (!useless.empty()) log("hawser: warning: " + useless);
+  const std::string tiles = plan::useless_tiles(plan_.recipe, *open_.model);
+  if (!tiles.empty()) log("hawser: warning: " + tiles);
   const std::string offload = plan::useless_offload(plan_.recipe, request_.device.kind);
   if (!offload.empty()) log("hawser: warning: " + offload);
   // Read now, since the file may change during the run.

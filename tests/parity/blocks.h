@@ -115,8 +115,9 @@ inline Difference difference(const std::string& name, models::ModelDescription d
 
 inline void expect_equal(const std::string& name, const Describe& describe) {
   for (const bool delayed : {false, true}) {
-    for (const auto checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::gate_up,
-                                     Checkpointing::qkv, Checkpointing::projections, Checkpointing::full}) {
+    for (const auto checkpointing :
+         {Checkpointing::none, Checkpointing::selective, Checkpointing::gate_up, Checkpointing::qkv,
+          Checkpointing::projections, Checkpointing::full, Checkpointing::block}) {
       const Difference off = difference(name, describe(), checkpointing, delayed);
       EXPECT_LT(off.loss, 1e-6) << name;
       EXPECT_LT(off.router_loss, 1e-6) << name;

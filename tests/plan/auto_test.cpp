@@ -163,9 +163,11 @@ TEST_P(Auto, IsAsFastAsTheBestOfAllAssignments) {
   std::printf("%s on %d: at worst %.4f of recompute slower than the best\n", setting_.target, setting_.world, worst);
 }
 
-// Of all orders of the same policies, the one in which later blocks save more never has more live bytes.
+// Of all orders of the same policies, the one in which later blocks save more never has more live bytes. Backward of a
+// block with `block` needs more than that of `full`, so that its mixes may.
 TEST_P(Auto, BlocksThatSaveLeastComeFirst) {
   for (const Assignment& a : all_) {
+    if (std::ranges::count(a.policies, Checkpointing::block) > 0) continue;
     Policies sorted = a.policies;
     // The order of the candidates: gate_up saves less than qkv.
     const auto weight = [](Checkpointing p) {

@@ -180,7 +180,7 @@ TEST(Suggestions, AStepThatDoesNotFitIsForecastFromTwoMicroBatches) {
     Recipe recipe = small_recipe();
     recipe.train.micro_batch_size = 1;
     recipe.memory.activation_checkpointing = checkpointing;
-    if (checkpointing == Checkpointing::automatic) recipe.memory.activation_checkpointing = Checkpointing::full;
+    if (checkpointing == Checkpointing::automatic) recipe.memory.activation_checkpointing = Checkpointing::block;
     const plan::Forecast all = forecaster(recipe, model).forecast();
     ASSERT_TRUE(all.fits());
     recipe.memory.activation_checkpointing = checkpointing;

@@ -60,7 +60,8 @@ inline std::vector<comm::MeshSizes> all_meshes(int world) {
 }
 
 inline constexpr Checkpointing kPolicies[] = {Checkpointing::none, Checkpointing::selective,   Checkpointing::gate_up,
-                                              Checkpointing::qkv,  Checkpointing::projections, Checkpointing::full};
+                                              Checkpointing::qkv,  Checkpointing::projections, Checkpointing::full,
+                                              Checkpointing::block};
 
 // The policies that change a step's program.
 inline std::vector<LayoutOptions> all_policies() {

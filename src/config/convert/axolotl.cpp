@@ -1,6 +1,7 @@
 #include "config/convert/axolotl.h"
 
 #include <array>
+#include <cmath>
 
 #include "base/hub_name.h"
 #include "base/text.h"
@@ -66,6 +67,7 @@ constexpr auto kRules = std::to_array<Rule>({
           "gradient_checkpointing activation_checkpointing fsdp_config.activation_checkpointing "
           "fsdp_config.fsdp_activation_checkpointing"),
     joins("memory.activation_offload", "activation_offloading"),
+    joins("memory.mlp_tile_rows", "tiled_mlp tiled_mlp_num_shards"),
     sets("memory.weight_offload", "layer_offloading"),
     joins("memory.optimizer_offload", "fsdp_config.offload_params fsdp_config.fsdp_offload_params"),
     joins("parallel.sharding", "deepspeed"),
@@ -100,9 +102,10 @@ constexpr auto kRules = std::to_array<Rule>({
     automatic("kernels are fused ahead of time; nothing is compiled at run time",
               "torch_compile torch_compile_backend torch_compile_mode torch_compile_options deepcompile liger_* "
               "cut_cross_entropy chunked_cross_entropy chunked_cross_entropy_num_chunks use_kernels lora_mlp_kernel "
-              "lora_qkv_kernel lora_o_kernel lora_embedding_kernel unsloth_* tiled_mlp tiled_mlp_* "
+              "lora_qkv_kernel lora_o_kernel lora_embedding_kernel unsloth_* "
               "experts_implementation use_scattermoe use_sonicmoe use_dsv4_kernels use_glm_dsa_kernels "
               "moe_grouped_backend expert_backend large_head_attention"),
+    automatic("tiles compute the MLP of the model", "tiled_mlp_use_original_mlp"),
     automatic("the keys of the plugins are converted, or are listed here", "plugins"),
     automatic(kSharded,
               "fsdp fsdp_config fsdp_config.* fsdp_version fsdp_final_state_dict_type accelerator_config "
@@ -321,6 +324,18 @@ void convert_groups(Conversion& c) {
   if (!from.empty()) c.set("optimizer.groups", groups, from);
 }
 
+// Shards are tiles; without their number, tiles have as many rows as the model's width, which is not known here.
+void convert_tiled_mlp(Conversion& c) {
+  if (c.is_on("tiled_mlp")) {
+    const double length = c.number("sequence_len").value_or(0), shards = c.number("tiled_mlp_num_shards").value_or(0);
+    const bool given = length >= 1 && shards >= 1;
+    const auto rows = given ? static_cast<std::int64_t>(std::ceil(length / shards)) : std::int64_t{8192};
+    return c.set("memory.mlp_tile_rows", cat(round_up(rows, 128)), "tiled_mlp");
+  }
+  c.drop_if_off("tiled_mlp");
+  c.drop("tiled_mlp_num_shards", WhyDropped::not_needed, "it is for tiled_mlp");
+}
+
 // What has a form of its own, or depends on several keys.
 void convert_own(Conversion& c) {
   const bool newer = c.has("model_revision");
@@ -330,6 +345,7 @@ void convert_own(Conversion& c) {
   convert_checkpointing(c, {"gradient_checkpointing", "activation_checkpointing",
                             "fsdp_config.activation_checkpointing", "fsdp_config.fsdp_activation_checkpointing"});
   convert_offload(c, "activation_offloading");
+  convert_tiled_mlp(c);
   for (const std::string_view key : {"fsdp_config.offload_params", "fsdp_config.fsdp_offload_params"}) {
     if (c.is_on(key)) c.set("memory.optimizer_offload", "true", key);
     c.drop_if_off(key);

@@ -255,10 +255,10 @@ class CudaDevice : public Device {
     ++shared_->allocations;
     if (allocator_.allocate && bytes >= kLargeRegion) {
       data = allocator_.allocate(bytes);
-      reject(data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation, "the GPU", bytes);
+      reject(data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation, false, bytes);
       frees_.emplace(data, allocator_.free);
     } else {
-      reject(cudaMalloc(&data, static_cast<std::size_t>(bytes)), "the GPU", bytes);
+      reject(cudaMalloc(&data, static_cast<std::size_t>(bytes)), false, bytes);
     }
     return static_cast<std::byte*>(data);
   }
@@ -276,8 +276,7 @@ class CudaDevice : public Device {
     void* data = nullptr;
     HAWSER_CUDA_CHECK(cudaSetDevice(shared_->ordinal));
     ++shared_->allocations;
-    reject(cudaHostAlloc(&data, static_cast<std::size_t>(bytes), cudaHostAllocPortable), "the host (pinned memory)",
-           bytes);
+    reject(cudaHostAlloc(&data, static_cast<std::size_t>(bytes), cudaHostAllocPortable), true, bytes);
     return static_cast<std::byte*>(data);
   }
   void free_host(std::byte* data, std::int64_t) noexcept override { cudaFreeHost(data); }
@@ -298,12 +297,19 @@ class CudaDevice : public Device {
   }
 
  private:
-  static void reject(cudaError_t status, const char* whose, std::int64_t bytes) {
+  static void reject(cudaError_t status, bool of_host, std::int64_t bytes) {
     if (status == cudaSuccess) return;
     cudaGetLastError();
     if (status != cudaErrorMemoryAllocation) HAWSER_CUDA_CHECK(status);
-    throw Error(ExitCode::does_not_fit, cat("memory: ", whose, " cannot allocate ", format_bytes(Bytes(bytes)),
-                                            "; try more GPUs or a smaller model"));
+    const std::string size = format_bytes(Bytes(bytes));
+    if (!of_host) {
+      throw Error(ExitCode::does_not_fit,
+                  cat("memory: the GPU cannot allocate ", size, "; try more GPUs or a smaller model"));
+    }
+    throw Error(ExitCode::does_not_fit,
+                cat("memory: the driver cannot pin ", size,
+                    " of host memory; try memory.optimizer_offload: auto, "
+                    "which pins what does not fit on the GPU, a smaller --host-memory, or end other processes"));
   }
 
   std::shared_ptr<Shared> shared_;

@@ -229,8 +229,7 @@ std::vector<SavedSpec> AttentionLayer::saved_specs(const RowCounts& rows, DType 
   const bool again = policy.recomputes_qkv();
   const Pass attention_writer = policy.recomputes_attention() ? Pass::recompute : Pass::forward;
   const bool reads_normed = qkv_.linear().reads_input(trainable);
-  // Full checkpointing has attention's output in the recompute pass.
-  const bool output_again = policy.checkpointing == Checkpointing::full;
+  const bool output_again = policy.recomputes_attention();  // which the output projection reads
   const auto output = output_.saved_specs(rows, config_.width, dtype, policy, trainable, output_again);
   const bool before = norms_input();
   const SavedSpec normed = before ? normed_spec(all[kNormed], policy, again, reads_normed) : unsaved_spec(all[kNormed]);
@@ -379,13 +378,15 @@ void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const Tenso
   output_.forward(ctx, own_rows(ctx, o), residual, y, output_tensors(ctx, saved));
 }
 
-void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy& policy) const {
+void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const TensorView& y,
+                               const SavePolicy& policy) const {
   const TensorView statistics = statistics_of(ctx, saved), qkv = saved_or_temp(ctx, saved, kQkv);
   const Scaled normed = write_normed(ctx, saved.x, statistics, saved, Linear::ReadBy::product);
   project(ctx, normed, qkv, saved);
   const TensorView o = saved.tensors[kOut];
   if (policy.recomputes_attention()) attend(ctx, inputs_of(ctx, qkv), o, saved.tensors[kLse]);
-  if (output_.has_norm() && policy.checkpointing == Checkpointing::full) {
+  if (!y.empty()) return output_.forward(ctx, own_rows(ctx, o), saved.x, y, output_tensors(ctx, saved));
+  if (output_.has_norm() && policy.recomputes_attention()) {
     output_.recompute(ctx, own_rows(ctx, o), saved.x, {.z = saved.tensors[kProjected]});
   }
 }

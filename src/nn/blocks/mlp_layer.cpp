@@ -186,7 +186,8 @@ void MlpLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView&
   down_.forward(ctx, inner, residual, y, down_tensors(ctx, saved));
 }
 
-void MlpLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy&) const {
+void MlpLayer::recompute(LayerContext& ctx, const Saved& saved, const TensorView& y, const SavePolicy&) const {
+  HAWSER_CHECK(y.empty(), config_.down, ": the output of an MLP is not recomputed");
   const TensorView statistics = statistics_of(ctx, saved);
   const Scaled normed = write_normed(ctx, saved.x, statistics, saved, Linear::ReadBy::product);
   const TensorView gate_up = saved_or_temp(ctx, saved, kGateUp);

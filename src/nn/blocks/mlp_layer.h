@@ -44,11 +44,12 @@ class MlpLayer : public Layer {
                                      const TrainableParams& trainable, const Seams& seams) const override;
   void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
                const Saved&) const override;
-  void recompute(LayerContext&, const Saved&, const SavePolicy&) const override;
+  void recompute(LayerContext&, const Saved&, const TensorView& y, const SavePolicy&) const override;
   void backward(LayerContext&, const TensorView& dy, const TensorView& dresidual, const TensorView& dx, const Saved&,
                 GradientSink&, const SavePolicy&) const override;
   void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;
   std::vector<int> linear_weights(Site) const override;
+  bool has_independent_rows() const override { return !config_.inner_slice.sliced(); }
   bool draws_random_numbers() const override;
   double flops(const RowCounts& rows, double pairs) const override;
 

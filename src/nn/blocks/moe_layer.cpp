@@ -270,7 +270,8 @@ void MoeLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView&
   returning->finish(residual, y);
 }
 
-void MoeLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy&) const {
+void MoeLayer::recompute(LayerContext& ctx, const Saved& saved, const TensorView& y, const SavePolicy&) const {
+  HAWSER_CHECK(y.empty(), "the output of experts is not recomputed");
   const TensorView normed = saved_or_temp(ctx, saved, kNormed);
   norm_.forward(ctx, saved.x, normed, saved_or_temp(ctx, saved, kStatistics));
   const Routing routing = saved_routing(ctx, saved);

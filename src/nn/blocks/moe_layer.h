@@ -67,7 +67,7 @@ class MoeLayer : public Layer {
                                      const TrainableParams& trainable, const Seams& seams) const override;
   void forward(LayerContext&, const TensorView& x, const TensorView& residual, const TensorView& y,
                const Saved&) const override;
-  void recompute(LayerContext&, const Saved&, const SavePolicy&) const override;
+  void recompute(LayerContext&, const Saved&, const TensorView& y, const SavePolicy&) const override;
   void backward(LayerContext&, const TensorView& dy, const TensorView& dresidual, const TensorView& dx, const Saved&,
                 GradientSink&, const SavePolicy&) const override;
   void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;

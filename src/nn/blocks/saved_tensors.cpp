@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "nn/row_tiles.h"
+
 namespace hawser::nn {
 
 TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, int index, const TensorSpec& spec) {
@@ -56,7 +58,7 @@ SavedSpec adapters_spec(const TensorSpec& spec, const SavePolicy& policy, bool r
 }
 
 bool recomputes(const Layer& layer, const SavePolicy& policy, const TrainableParams& trainable) {
-  const std::vector<SavedSpec> specs = layer.saved_specs({1, 1}, DType::f32, policy, trainable, {});
+  const std::vector<SavedSpec> specs = saved_specs_of(layer, {1, 1}, DType::f32, policy, trainable, {});
   return std::any_of(specs.begin(), specs.end(),
                      [](const SavedSpec& spec) { return spec.shape.rank() > 0 && spec.writer == Pass::recompute; });
 }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "nn/layer.h"
+#include "nn/row_tiles.h"
 
 namespace hawser::nn::testing {
 
@@ -235,7 +235,7 @@ class LayerRun {
       : ctx_(ctx), layer_(layer), policy_(policy) {
     const auto rows = static_cast<std::int64_t>(x.size()) / width;
     ctx.rows_ = {rows, rows * ctx.row_parts_, rows * ctx.row_part_};
-    specs_ = layer.saved_specs(ctx.rows_, ctx.dtype(), policy, ctx.trainable(), ctx.seams_);
+    specs_ = saved_specs_of(layer, ctx.rows_, ctx.dtype(), policy, ctx.trainable(), ctx.seams_);
     saved_.x = ctx.make(ctx.dtype(), {rows, width}, x);
     dy_ = ctx.make(ctx.dtype(), {rows, width}, dy);
     y_ = ctx.make(ctx.dtype(), {rows, width});
@@ -255,9 +255,9 @@ class LayerRun {
           if (on_saved) on_saved(i, saved_.tensors[i]);
         }
       }
-      if (pass == Pass::forward) layer_.forward(ctx_, saved_.x, saved_.x, y_, saved_);
-      if (pass == Pass::recompute) layer_.recompute(ctx_, saved_, policy_);
-      if (pass == Pass::backward) layer_.backward(ctx_, dy_, dy_, dx_, saved_, sink, policy_);
+      if (pass == Pass::forward) run_forward(layer_, ctx_, saved_.x, saved_.x, y_, saved_, policy_);
+      if (pass == Pass::recompute) layer_.recompute(ctx_, saved_, {}, policy_);
+      if (pass == Pass::backward) run_backward(layer_, ctx_, dy_, dy_, dx_, saved_, sink, policy_);
       if (pass == Pass::backward_weight) layer_.backward_weight(ctx_, dy_, saved_, sink);
       ctx_.finish();
       for (std::size_t i = 0; i < specs_.size(); ++i) {
@@ -294,8 +294,9 @@ class LayerRun {
 inline std::vector<SavePolicy> all_policies() {
   std::vector<SavePolicy> out;
   for (const bool delay : {false, true}) {
-    for (const auto checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::gate_up,
-                                     Checkpointing::qkv, Checkpointing::projections, Checkpointing::full}) {
+    for (const auto checkpointing :
+         {Checkpointing::none, Checkpointing::selective, Checkpointing::gate_up, Checkpointing::qkv,
+          Checkpointing::projections, Checkpointing::full, Checkpointing::block}) {
       out.push_back({checkpointing, delay});
     }
   }
@@ -303,7 +304,7 @@ inline std::vector<SavePolicy> all_policies() {
 }
 
 inline std::string text(const SavePolicy& policy) {
-  const char* names[] = {"none", "selective", "gate_up", "qkv", "projections", "full"};
+  const char* names[] = {"none", "selective", "gate_up", "qkv", "projections", "full", "block"};
   return std::string(names[static_cast<int>(policy.checkpointing)]) +
          (policy.delay_weight_gradients ? ", weights delayed" : "");
 }

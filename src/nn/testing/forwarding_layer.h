@@ -22,8 +22,8 @@ class ForwardingLayer : public Layer {
                const Saved& saved) const override {
     layer_->forward(ctx, x, residual, y, saved);
   }
-  void recompute(LayerContext& ctx, const Saved& saved, const SavePolicy& policy) const override {
-    layer_->recompute(ctx, saved, policy);
+  void recompute(LayerContext& ctx, const Saved& saved, const TensorView& y, const SavePolicy& policy) const override {
+    layer_->recompute(ctx, saved, y, policy);
   }
   void backward(LayerContext& ctx, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                 const Saved& saved, GradientSink& sink, const SavePolicy& policy) const override {

@@ -67,9 +67,10 @@ class ScoredLayer : public nn::testing::ForwardingLayer {
     scores_.forward(ctx, x, z);
     ops::bias_gradient(ctx.compute(), {.dy = z, .db = views.statistics});
   }
-  void recompute(nn::LayerContext& ctx, const nn::Saved& saved, const nn::SavePolicy& policy) const override {
+  void recompute(nn::LayerContext& ctx, const nn::Saved& saved, const TensorView& y,
+                 const nn::SavePolicy& policy) const override {
     EXPECT_TRUE(ctx.auxiliary().statistics.empty());
-    ForwardingLayer::recompute(ctx, saved, policy);
+    ForwardingLayer::recompute(ctx, saved, y, policy);
   }
   void backward(nn::LayerContext& ctx, const TensorView& dy, const TensorView& dresidual, const TensorView& dx,
                 const nn::Saved& saved, nn::GradientSink& sink, const nn::SavePolicy& policy) const override {

@@ -48,7 +48,8 @@ class ExactLayer : public nn::Layer {
     down_.forward(ctx, h, z);
     ops::add(ctx.compute(), {.a = residual, .b = z, .y = y});
   }
-  void recompute(nn::LayerContext& ctx, const nn::Saved& saved, const nn::SavePolicy&) const override {
+  void recompute(nn::LayerContext& ctx, const nn::Saved& saved, const TensorView&,
+                 const nn::SavePolicy&) const override {
     up_.forward(ctx, input(ctx, saved.x), saved.tensors[0]);
   }
   void backward(nn::LayerContext& ctx, const TensorView&, const TensorView& dresidual, const TensorView& dx,

@@ -107,7 +107,7 @@ inline std::string name_of(const comm::MeshSizes& mesh) {
 }
 
 inline std::string name_of(Checkpointing checkpointing) {
-  constexpr const char* kNames[] = {"none", "selective", "gate_up", "qkv", "projections", "full"};
+  constexpr const char* kNames[] = {"none", "selective", "gate_up", "qkv", "projections", "full", "block"};
   return kNames[static_cast<int>(checkpointing)];
 }
 

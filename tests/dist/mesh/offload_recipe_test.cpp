@@ -94,9 +94,9 @@ std::vector<RecipeMesh> meshes() {
 std::vector<OffloadCase> cases() {
   constexpr std::array kModels = {RecipeModel::dense_tied, RecipeModel::windows, RecipeModel::experts};
   const std::vector<std::vector<Feature>> sets{{Feature::packed, Feature::clipping},
-                                               {Feature::lora, Feature::full},
-                                               {Feature::fp8, Feature::packed, Feature::full},
-                                               {Feature::lora, Feature::local}};
+                                               {Feature::lora, Feature::block},
+                                               {Feature::fp8, Feature::packed, Feature::block},
+                                               {Feature::lora, Feature::local, Feature::full}};
   std::vector<OffloadCase> out;
   const std::vector<RecipeMesh> all = meshes();
   for (std::size_t m = 0; m < all.size(); ++m) {

@@ -44,9 +44,9 @@ TEST_P(Offload, ChangesNothing) {
 std::vector<OffloadCase> windows() {
   std::vector<OffloadCase> out;
   const int world = the_world->size(), layers = models::Model(testing::toy_description()).layers();
-  const nn::SavePolicy none, full{.checkpointing = Checkpointing::full},
+  const nn::SavePolicy none, full{.checkpointing = Checkpointing::full}, block{.checkpointing = Checkpointing::block},
       delayed{.checkpointing = Checkpointing::projections, .delay_weight_gradients = true};
-  for (const nn::SavePolicy& policy : {none, full, delayed}) {
+  for (const nn::SavePolicy& policy : {none, full, block, delayed}) {
     const MeshCase c{.mesh = {.context = std::min(world, 2), .shard = std::max(world / 2, 1)},
                      .policy = policy,
                      .micro_batches = 2,

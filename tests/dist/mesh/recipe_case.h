@@ -30,7 +30,7 @@ struct RecipeMesh {
   int blocks = 0;  // of the model; 0: as many as its config has
 };
 
-enum class Feature { packed, lora, fp8, replay, local, clipping, full, router_losses };
+enum class Feature { packed, lora, fp8, replay, local, clipping, full, block, router_losses };
 
 struct RecipeCase {
   RecipeModel model = RecipeModel::dense_tied;
@@ -47,7 +47,8 @@ inline const char* name_of(RecipeModel model) {
   return kNames[static_cast<int>(model)];
 }
 inline const char* name_of(Feature feature) {
-  constexpr const char* kNames[] = {"packed", "lora", "fp8", "replay", "local", "clipping", "full", "router_losses"};
+  constexpr const char* kNames[] = {"packed",   "lora", "fp8",   "replay",       "local",
+                                    "clipping", "full", "block", "router_losses"};
   return kNames[static_cast<int>(feature)];
 }
 
@@ -159,6 +160,8 @@ inline std::vector<std::string> keys_of(Feature feature) {
       return {"optimizer.gradient_clip=0.02"};
     case Feature::full:
       return {"memory.activation_checkpointing=full"};
+    case Feature::block:
+      return {"memory.activation_checkpointing=block"};
     case Feature::router_losses:
       return {"moe.aux_loss_coefficient=0.3", "moe.z_loss_coefficient=0.05"};
   }

@@ -203,7 +203,7 @@ std::vector<RecipeMesh> meshes() {
 // Those of router losses are for models with experts.
 std::vector<std::vector<Feature>> sets_of_features(RecipeModel model) {
   std::vector<std::vector<Feature>> sets{{Feature::packed, Feature::local, Feature::clipping},
-                                         {Feature::lora, Feature::full},
+                                         {Feature::lora, Feature::block},
                                          {Feature::fp8, Feature::packed, Feature::full},
                                          {Feature::lora, Feature::packed, Feature::local, Feature::clipping}};
   if (model == RecipeModel::experts) {
