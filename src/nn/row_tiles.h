@@ -7,9 +7,9 @@
 //   run_backward(mlp, ctx, dy, dy, dx, saved, sink, {.tile_rows = 8192});   // 16 times recompute and backward of them
 //
 // A layer in tiles saves nothing but its input and has no recompute pass: backward computes what it reads for each
-// tile. Its weights' gradients are computed there, too, and summed over the tiles in float32; one that is bf16 has a float32
-// temporary and is rounded once. The result is that of the whole layer but for the order of these sums, and in FP8 for
-// scales that follow from a matrix, which is then a tile's. Only layers whose rows are independent
+// tile. Its weights' gradients are computed there, too, and summed over the tiles in float32; one that is bf16 has a
+// float32 temporary and is rounded once. The result is that of the whole layer but for the order of these sums, and in
+// FP8 for scales that follow from a matrix, which is then a tile's. Only layers whose rows are independent
 // (Layer::has_independent_rows) have tiles; others run whole. Views and errors: those of nn::Layer.
 // Source: TiledMLP of arXiv 2506.13996.
 #pragma once

@@ -71,10 +71,10 @@ TEST(TilesPlan, AreSuggestedForLongSequences) {
   const auto planner = [&](const Recipe& of) {
     return plan::Forecaster(of, model, 1, target, {.cores = 4, .memory = std::int64_t{1} << 40}, 1);
   };
-  const std::int64_t needed = planner(override_recipe(recipe, {"memory.activation_checkpointing=block",
-                                                               "memory.mlp_tile_rows=8192"}))
-                                  .forecast()
-                                  .needed();
+  const std::int64_t needed =
+      planner(override_recipe(recipe, {"memory.activation_checkpointing=block", "memory.mlp_tile_rows=8192"}))
+          .forecast()
+          .needed();
   recipe.memory.capacity = Bytes(needed + needed / 20);
   recipe.memory.activation_offload = false;
   bool offered = false;
