@@ -41,6 +41,7 @@ void print_json(const profile::BenchResult& result, const profile::DocumentMix& 
                               {"model_flops_per_second", result.model_flops_per_second},
                               {"planned_bytes", result.planned_bytes},
                               {"activation_checkpointing", result.checkpointing},
+                              {"mlp_tile_rows", result.mlp_tile_rows},
                               {"offload", result.offload},
                               {"attention_imbalance", result.imbalance},
                               {"loss", result.loss}};
@@ -125,7 +126,7 @@ void print_table(const profile::BenchResult& result, const Recipe& recipe, const
   std::snprintf(text, sizeof text, "%.1f", result.tokens_per_second);
   row("tokens/s", text);
   row("model FLOP/s", cat(format_flops(result.model_flops_per_second), "/s", world > 1 ? " per rank" : ""));
-  row("checkpointing", result.checkpointing);
+  row("checkpointing", cat(result.checkpointing, result.tiles.empty() ? "" : ", " + result.tiles));
   if (!result.offload.empty()) row("offload", result.offload);
   row("planned memory", cat(format_bytes(Bytes(result.planned_bytes)), world > 1 ? " per rank" : ""));
   if (result.after.total > 0) {

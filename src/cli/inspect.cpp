@@ -145,11 +145,12 @@ std::string saved_layout(const checkpoint::Checkpoint& checkpoint, Report& repor
   const auto parallel = metadata.value("/recipe/parallel"_json_pointer, nlohmann::json());
   std::string text = plural(checkpoint.world(), "rank");
   const auto memory = metadata.value("/recipe/memory"_json_pointer, nlohmann::json());
-  for (const char* key : {"activation_offload", "optimizer_offload", "weight_offload", "mlp_tile_rows"}) {
+  for (const char* key :
+       {"activation_checkpointing", "activation_offload", "optimizer_offload", "weight_offload", "mlp_tile_rows"}) {
     const auto value = memory.is_object() ? memory.find(key) : memory.end();
-    if (value == memory.end() || *value == false || *value == 0) continue;
+    if (value == memory.end() || *value == false || *value == 0 || *value == "none") continue;
     text += cat(", ", key, " ", value->is_string() ? value->get<std::string>() : value->dump());
-    (value->is_number() ? report.json[key] : report.json["offload"][key]) = *value;
+    (std::string(key).ends_with("offload") ? report.json["offload"][key] : report.json[key]) = *value;
   }
   if (!parallel.is_object()) return text;
   report.json["parallel"] = parallel;

@@ -22,7 +22,6 @@ namespace {
 
 // Each micro-batch has its own instructions in the step's program: planning a thousand takes seconds and gigabytes.
 constexpr std::int64_t kMaxMicroBatches = 1024;
-constexpr std::int64_t kTileStep = 128;  // rows of a block of scales (LinearFormat::fp8_block)
 
 // The multiples of `step` around `value`, as a hint: "train.global_batch_size: 8 or 12".
 std::string multiples_near(const std::string& key, std::int64_t value, std::int64_t step) {
@@ -262,23 +261,6 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
                                                 .hint = "parallel.tensor_parallel_degree: 1"});
   }
 
-  const std::int64_t tile = recipe.memory.mlp_tile_rows;
-  if (accepted({"memory.mlp_tile_rows"}) && tile % kTileStep != 0) {
-    reject("memory.mlp_tile_rows", {.what = "tiles of this many rows are not supported",
-                                    .expected = cat("0, or a multiple of ", kTileStep),
-                                    .got = cat(tile),
-                                    .hint = multiples_near("memory.mlp_tile_rows", tile, kTileStep)});
-  }
-  if (accepted({"memory.mlp_tile_rows", "parallel.tensor_parallel_degree", "parallel.tensor_parallel_modules"}) &&
-      tile > 0 && recipe.parallel.tensor_parallel_degree > 1 &&
-      std::ranges::count(recipe.parallel.tensor_parallel_modules, "mlp") > 0) {
-    reject("memory.mlp_tile_rows", {.what = "tiles of rows of an MLP that tensor-parallel ranks divide",
-                                    .expected = "0 with parallel.tensor_parallel_degree above 1",
-                                    .got = cat(tile),
-                                    .hint = "memory.mlp_tile_rows: 0, as each of these ranks has a part of the MLP's "
-                                            "activations, or parallel.context_parallel_degree"});
-  }
-
   const int hybrid = recipe.parallel.hybrid_shard_degree;
   const int context = recipe.parallel.context_parallel_degree;
   if (accepted({"parallel.hybrid_shard_degree", "parallel.context_parallel_degree"}) && hybrid > 1 &&
@@ -420,6 +402,15 @@ void check_mesh(const Recipe& recipe, int world, Problems& problems) {
     problem.cause = "ranks and degrees do not fit";
     problems.add(std::move(problem));
   };
+  if (accepted(recipe, {"memory.mlp_tile_rows", "parallel.tensor_parallel_modules"}) &&
+      recipe.memory.mlp_tile_rows > 0 && parallel.tensor_parallel_degree > 1 &&
+      std::ranges::count(parallel.tensor_parallel_modules, "mlp") > 0) {
+    add("memory.mlp_tile_rows", {.what = "tiles of rows of an MLP that tensor-parallel ranks divide",
+                                 .expected = "0 with parallel.tensor_parallel_degree above 1",
+                                 .got = cat(recipe.memory.mlp_tile_rows),
+                                 .hint = "memory.mlp_tile_rows: 0, as each of these ranks has a part of the MLP's "
+                                         "activations, or parallel.context_parallel_degree"});
+  }
   if (world < 1 || world % inner != 0) {
     const std::int64_t each = inner, below = world / each * each;
     std::string hint = cat("--ranks ", below > 0 ? cat(below, " or ", below + each) : cat(each));

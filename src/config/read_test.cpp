@@ -441,6 +441,12 @@ TEST_F(ReadRecipe, CheckpointingIsAChoiceOrAListOfRuns) {
   EXPECT_NE(errors(std::string(kSmallest) + "memory: {activation_checkpointing: [auto, none]}\n")
                 .find("unknown value (expected none, selective, gate_up, qkv, projections, full or block as number 0"),
             std::string::npos);
+  for (const char* count : {"0*", "-1*", "1.5*", "2x*", "2 *"}) {
+    EXPECT_NE(errors(std::string(kSmallest) + cat("memory: {activation_checkpointing: [", count, "full, none]}\n"))
+                  .find("wrong count"),
+              std::string::npos)
+        << count;
+  }
 }
 
 TEST_F(ReadRecipe, AnEmptyOverrideRestoresTheDefault) {

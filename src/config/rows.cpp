@@ -73,7 +73,8 @@ Run run_of(const YAML::Node& node) {
   const std::size_t star = text.find('*');
   if (star == std::string::npos) return {1, text};
   Run run{0, text.substr(star + 1)};
-  std::from_chars(text.data(), text.data() + star, run.times);
+  const char* const end = text.data() + star;
+  if (std::from_chars(text.data(), end, run.times).ptr != end) run.times = 0;
   return run;
 }
 

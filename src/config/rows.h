@@ -41,7 +41,8 @@ struct Range {
   std::int64_t min = std::numeric_limits<std::int64_t>::min();
   std::int64_t max = std::numeric_limits<std::int64_t>::max();        // largest value that later arithmetic supports
   std::int64_t supported = std::numeric_limits<std::int64_t>::max();  // larger values are "not supported yet"
-  bool in_units = false;                                              // also 32K and 1M, in units of 1024
+  std::int64_t multiple_of = 1;
+  bool in_units = false;  // also 32K and 1M, in units of 1024
 
   bool bounded() const { return max < std::numeric_limits<std::int64_t>::max(); }
 };
@@ -90,6 +91,7 @@ Key integer(const char* name, Field field, Range range, const char* help) {
   if (range.min > std::numeric_limits<std::int64_t>::min()) values += cat(", at least ", range.min);
   constexpr std::int64_t kNear = 1 << 16;  // larger limits are only those of later arithmetic
   if (range.max <= kNear) values += cat(", at most ", range.max);
+  if (range.multiple_of > 1) values += cat(", a multiple of ", range.multiple_of);
   if (range.supported < std::numeric_limits<std::int64_t>::max())
     values = cat(range.supported, " (more is not supported yet)");
   Key key = row(name, field, values, help);
@@ -122,6 +124,10 @@ Key integer(const char* name, Field field, Range range, const char* help) {
     if (std::cmp_less(*value, range.min)) return Rejection{"out of range", expected, ""};
     if (range.bounded() && std::cmp_greater(*value, range.max))
       return Rejection{"out of range", cat("at most ", range.max), ""};
+    if (*value % static_cast<Number>(range.multiple_of) != 0) {
+      const std::int64_t above = round_up(static_cast<std::int64_t>(*value), range.multiple_of);
+      return Rejection{"not a multiple", cat("a multiple of ", range.multiple_of), cat(above)};
+    }
     const bool limited = range.supported < std::numeric_limits<std::int64_t>::max();
     if (limited && std::cmp_greater(*value, range.supported))
       return Rejection{kNotSupportedYet, cat(range.supported), ""};

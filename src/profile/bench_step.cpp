@@ -165,6 +165,8 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   SyntheticStep synthetic = synthetic_step(request.documents, plan, *model.model, place);
   BenchResult result{.parameters = model.model->parameters(), .planned_bytes = session->planned_bytes()};
   result.checkpointing = checkpointing_text(plan.recipe.memory);
+  result.tiles = plan::tiles_text(layout, *model.model);
+  result.mlp_tile_rows = plan.recipe.memory.mlp_tile_rows;
   result.offload = plan::offload_text(layout, *model.model);
   if (layout.mesh.context > 1) result.context = plan::context_text(plan::form_of(layout));
   result.pipeline = plan::pipeline_text(layout);

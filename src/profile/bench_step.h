@@ -53,8 +53,10 @@ struct BenchResult {
   std::int64_t allocations = 0;  // device allocations inside the timed steps
   StepPower power;               // of the timed steps
   double loss = 0;               // of the last step
-  std::string offload;           // plan::offload_text
-  std::string checkpointing;     // memory.activation_checkpointing: the recipe's value, or the choice for auto
+  std::string tiles;             // plan::tiles_text
+  std::int64_t mlp_tile_rows = 0;
+  std::string offload;        // plan::offload_text
+  std::string checkpointing;  // memory.activation_checkpointing: the recipe's value, or the choice for auto
   // Seconds per step that this rank's streams spent in each op family, in descending order. Streams run concurrently,
   // so the sum may exceed the step time.
   std::vector<std::pair<std::string, double>> families;

@@ -111,14 +111,25 @@ TEST_F(OffloadCommands, MlpsRunInTiles) {
   const testing::Ran too_long = hawser(longer + "--memory 60GiB");
   EXPECT_EQ(too_long.code, 4);
   EXPECT_TRUE(says(too_long.err, "--set memory.mlp_tile_rows=8192")) << too_long.err;
-  rejected("plan recipe.yaml --set memory.mlp_tile_rows=100",
-           {"--set: tiles of this many rows are not supported (expected 0, or a multiple of 128, got 100) at "
-            "memory.mlp_tile_rows; try memory.mlp_tile_rows: 128"});
-  rejected(
-      "plan recipe.yaml --ranks 2 --set memory.mlp_tile_rows=128 --set parallel.tensor_parallel_degree=2",
-      {"--set: tiles of rows of an MLP that tensor-parallel ranks divide (expected 0 with "
-       "parallel.tensor_parallel_degree above 1, got 128) at memory.mlp_tile_rows; try memory.mlp_tile_rows: 0, as "
-       "each of these ranks has a part of the MLP's activations, or parallel.context_parallel_degree"});
+  for (const std::string command :
+       {"plan recipe.yaml", "bench step --model large/config.json", "eval --model run --data text.jsonl"}) {
+    const testing::Ran ran = hawser(command + " --set memory.mlp_tile_rows=100");
+    EXPECT_EQ(ran.code, 2) << command;
+    EXPECT_TRUE(says(ran.err, "not a multiple (expected a multiple of 128, got 100) at memory.mlp_tile_rows; try 128"))
+        << ran.err;
+  }
+  const testing::Ran sliced =
+      hawser("plan recipe.yaml --ranks 2 --set memory.mlp_tile_rows=128 --set parallel.tensor_parallel_degree=2");
+  EXPECT_EQ(sliced.code, 2);
+  EXPECT_TRUE(says(sliced.err,
+                   "tiles of rows of an MLP that tensor-parallel ranks divide (expected 0 with "
+                   "parallel.tensor_parallel_degree above 1, got 128) at memory.mlp_tile_rows"))
+      << sliced.err;
+  // What a layout would not take is not proposed.
+  const testing::Ran divided = hawser(
+      "plan large.yaml --target h200 --ranks 8 --set data.sequence_length=131072 --set train.global_batch_size=8 "
+      "--set memory.mlp_tile_rows=8192 --alternatives");
+  EXPECT_FALSE(says(divided.out + divided.err, "tensor_parallel_degree")) << divided.out << divided.err;
 }
 
 TEST_F(OffloadCommands, TooLittleHostMemoryIsOneLine) {

@@ -108,7 +108,7 @@ TEST_F(RecipeErrors, AMistakeOfAKeyHidesOnlyWhatDependsOnIt) {
   all_reject("--ranks 2 --set train.micro_batch_size=x", {whole + "train.micro_batch_size", epsilon, adapter, blocks});
   all_reject("--set parallel.context_parallel_degree=x --set memory.activation_checkpointing=no",
              {whole + "parallel.context_parallel_degree", epsilon,
-              "--set: unknown value (expected none, selective, gate_up, qkv, projections, full or auto, got no) at "
+              "--set: unknown value (expected none, selective, gate_up, qkv, projections, full, block or auto, got no) at "
               "memory.activation_checkpointing; try none",
               adapter});
 }

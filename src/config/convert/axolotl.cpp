@@ -326,8 +326,18 @@ void convert_groups(Conversion& c) {
 
 // Shards are tiles; without their number, tiles have as many rows as the model's width, which is not known here.
 void convert_tiled_mlp(Conversion& c) {
+  if (c.number("tensor_parallel_size").value_or(1) > 1) {
+    const char* const why = "tensor-parallel ranks have parts of the MLP's activations already";
+    c.drop("tiled_mlp", WhyDropped::not_needed, why);
+    return c.drop("tiled_mlp_num_shards", WhyDropped::not_needed, why);
+  }
   if (c.is_on("tiled_mlp")) {
     const double length = c.number("sequence_len").value_or(0), shards = c.number("tiled_mlp_num_shards").value_or(0);
+    if (c.has("tiled_mlp_num_shards") && (shards < 1 || shards != std::floor(shards))) {
+      c.problem(
+          "tiled_mlp_num_shards",
+          {.what = "wrong value", .expected = "a whole number of at least 1", .got = c.text("tiled_mlp_num_shards")});
+    }
     const bool given = length >= 1 && shards >= 1;
     const auto rows = given ? static_cast<std::int64_t>(std::ceil(length / shards)) : std::int64_t{8192};
     return c.set("memory.mlp_tile_rows", cat(round_up(rows, 128)), "tiled_mlp");

@@ -140,6 +140,7 @@ constexpr ConvertedKey kCases[] = {
     {"layer_offloading: true", "memory.weight_offload", "true"},
     {"tiled_mlp: true", "memory.mlp_tile_rows", "8192"},
     {"tiled_mlp: true\nsequence_len: 65536\ntiled_mlp_num_shards: 6", "memory.mlp_tile_rows", "11008"},
+    {"tiled_mlp: true\ntensor_parallel_size: 2", "memory.mlp_tile_rows", "0"},
     {"tiled_mlp: false\ntiled_mlp_num_shards: 4\ntiled_mlp_use_original_mlp: true", "memory.mlp_tile_rows", "0"},
     {"fsdp_config: {offload_params: true}", "memory.optimizer_offload", "true"},
     {"fsdp_config: {fsdp_offload_params: true}", "memory.optimizer_offload", "true"},
