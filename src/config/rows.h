@@ -16,6 +16,7 @@
 
 #include "base/calendar.h"
 #include "base/cat.h"
+#include "base/units.h"
 #include "config/schema.h"
 
 #define HAWSER_FIELD(path) ::hawser::rows::FieldOf(+[](Recipe & recipe) -> auto& { return recipe.path; })

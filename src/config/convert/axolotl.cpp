@@ -5,6 +5,7 @@
 
 #include "base/hub_name.h"
 #include "base/text.h"
+#include "base/units.h"
 #include "config/convert/converted_data.h"
 #include "config/convert/settings.h"
 
