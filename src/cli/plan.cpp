@@ -18,7 +18,6 @@
 #include "device/device.h"
 #include "engine/model_changes.h"
 #include "models/families.h"
-#include "plan/candidate.h"
 #include "plan/comparison.h"
 #include "plan/disk.h"
 #include "plan/offload_text.h"
@@ -154,11 +153,10 @@ std::vector<std::string> changes_to_try(const Recipe& recipe, const plan::Target
   for (const char* policy : {"none", "selective", "gate_up", "qkv", "projections", "full", "block", "auto"}) {
     if (checkpointing_text(recipe.memory) != policy) out.push_back(cat("memory.activation_checkpointing=", policy));
   }
-  const bool divided = recipe.parallel.tensor_parallel_degree > 1;  // the MLPs, by tensor ranks
   if (recipe.memory.mlp_tile_rows > 0) {
     out.push_back("memory.mlp_tile_rows=0");
-  } else if (!divided && recipe.data.sequence_length > plan::kMlpTileRows) {
-    out.push_back(cat("memory.mlp_tile_rows=", plan::kMlpTileRows));
+  } else if (recipe.data.sequence_length > kMlpTileRows) {
+    out.push_back(cat("memory.mlp_tile_rows=", kMlpTileRows));
   }
   if (target.cuda) {  // which has memory of its own
     const MemoryRecipe& memory = recipe.memory;

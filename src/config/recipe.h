@@ -67,6 +67,8 @@ inline constexpr std::array<std::string_view, 3> kTensorModules = {"attention", 
 
 // Micro-batches of a step for each pipeline stage, where nothing else is said: stages wait for less than a fifth of it.
 inline constexpr int kMicroBatchesAStage = 4;
+// Of memory.mlp_tile_rows: it is a multiple of the first, the rows of a block of FP8 scales; the second is proposed.
+inline constexpr std::int64_t kMlpTileStep = 128, kMlpTileRows = 8192;
 
 struct ParallelRecipe {
   // Of the ranks that tensor and pipeline parallelism leave. 0: all; 1: none; N: shard over N of them (context

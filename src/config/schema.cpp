@@ -182,7 +182,7 @@ std::vector<Key> make_schema() {
 
       checkpointing("memory.activation_checkpointing", "what backward recomputes"),
       integer("memory.mlp_tile_rows", HAWSER_FIELD(memory.mlp_tile_rows),
-              {.min = 0, .max = 1 << 30, .multiple_of = 128, .in_units = true},
+              {.min = 0, .max = 1 << 30, .multiple_of = kMlpTileStep, .in_units = true},
               "rows (tokens) of a tile in which MLPs are computed, again in backward; 0: whole"),
       automatic_flag("memory.activation_offload", HAWSER_FIELD(memory.activation_offload),
                      "keep what blocks save in host memory until backward; auto: where that beats recompute"),

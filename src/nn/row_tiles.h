@@ -10,7 +10,8 @@
 // tile. Its weights' gradients are computed there, too, and summed over the tiles in float32; one that is bf16 has a
 // float32 temporary and is rounded once. The result is that of the whole layer but for the order of these sums, and in
 // FP8 for scales that follow from a matrix, which is then a tile's. Only layers whose rows are independent
-// (Layer::has_independent_rows) have tiles; others run whole. Views and errors: those of nn::Layer.
+// (Layer::has_independent_rows) have tiles; others run whole. Views and errors: those of nn::Layer. Everything
+// is enqueued on the streams of the LayerContext, one tile after another.
 // Source: TiledMLP of arXiv 2506.13996.
 #pragma once
 

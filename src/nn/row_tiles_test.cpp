@@ -78,7 +78,7 @@ TEST(RowTiles, SumInFloat32) {
   }
 }
 
-// A part of the rows alone: what one tile saves is not in the arena from forward to backward.
+// Nothing is in the arena from forward to backward but the layer's input.
 TEST(RowTiles, SaveNothing) {
   for (const Case& c : cases()) {
     const SavePolicy policy{.tile_rows = 2};

@@ -67,6 +67,13 @@ int trainable_flats(const models::Model& model, const models::PipelinePartition&
   return std::ranges::max(count_trainable_flats(model, models::flat_stages(model, partition), partition.stages));
 }
 
+bool takes_tiles(const models::Model& model) {
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    if (nn::in_tiles(model.layer(layer), {.tile_rows = kMlpTileStep})) return true;
+  }
+  return false;
+}
+
 void apply(const Candidate& candidate, const models::Model& model, LayoutChoices& choices) {
   for (int layer = 0; layer < model.layers(); ++layer) {
     const BlockPolicy& block = candidate.blocks.at(static_cast<std::size_t>(model.block_of(layer)));

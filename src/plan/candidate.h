@@ -24,9 +24,6 @@ struct BlockPolicy {
   auto operator<=>(const BlockPolicy&) const = default;
 };
 
-// memory.mlp_tile_rows that suggestions propose: GEMMs with this number of rows are as fast as larger ones.
-inline constexpr std::int64_t kMlpTileRows = 8192;
-
 // Where the state of flats is (step::HostPlacement).
 enum class StatePlace { device, host };
 
@@ -47,6 +44,9 @@ Candidate candidate_of(const Recipe& recipe, Parallelism parallelism, int blocks
 // Flats that train, of the pipeline stage that has the most: the largest Candidate::state_flats. A flat that several
 // stages compute with counts for the first of them.
 int trainable_flats(const models::Model& model, const models::PipelinePartition& partition);
+
+// Whether memory.mlp_tile_rows has an effect on the model: it has a layer that runs in tiles.
+bool takes_tiles(const models::Model& model);
 
 // Sets policies and places of the choices that layout_choices() returns for the candidate's parallelism.
 void apply(const Candidate& candidate, const models::Model& model, LayoutChoices& choices);

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "nn/row_tiles.h"
+#include "plan/candidate.h"
 
 namespace hawser::plan {
 
@@ -56,10 +57,7 @@ std::string tiles_text(const Layout& layout, const models::Model& model) {
 }
 
 std::string useless_tiles(const Recipe& recipe, const models::Model& model) {
-  const nn::SavePolicy policy{.tile_rows = recipe.memory.mlp_tile_rows};
-  for (int layer = 0; layer < model.layers(); ++layer) {
-    if (policy.tile_rows == 0 || nn::in_tiles(model.layer(layer), policy)) return "";
-  }
+  if (recipe.memory.mlp_tile_rows == 0 || takes_tiles(model)) return "";
   return "memory.mlp_tile_rows changes nothing: the model has no MLPs that compute all tokens, only experts";
 }
 

@@ -1,4 +1,4 @@
-// What a layout keeps in host memory, in words.
+// What a layout keeps in host memory, and which layers run in tiles, in words.
 //
 //   offload_text(layout, model)                    // "activations of 32 blocks, 9% of the optimizer state"
 //   useless_offload(recipe, DeviceKind::cpu)       // a warning: on a CPU, host and device memory are one

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <set>
 
 #include "nn/row_tiles.h"
@@ -104,10 +105,7 @@ std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const 
       if (writers[layer] < 0) by_layer.back().until_backward += input;
     }
     candidate.stored_bytes = stored.of_a_block(by_layer) - inputs;
-    // Where blocks may be offloaded, too, this one is for those that are: the time of the search grows with the number
-    // of candidates.
-    const bool only_offloaded = policy == Checkpointing::block && !offload;
-    if (!offload.value_or(false) && !only_offloaded) out.push_back(candidate);
+    if (!offload.value_or(false)) out.push_back(candidate);
     if (!offload.value_or(true)) continue;
     candidate.policy.offload = true;
     candidate.host_bytes = candidate.stored_bytes + inputs;
@@ -198,6 +196,21 @@ struct PolicyCandidates::Search {
     return (candidates[candidate].seconds - candidates[least_recompute].seconds) / blocks;
   }
 
+  // By the index of the last candidate that blocks may still be assigned to: the least seconds that a byte costs, and
+  // the most bytes that a block frees.
+  std::vector<double> cheapest, most;
+
+  void price() {
+    cheapest.assign(candidates.size(), 0);
+    most.assign(candidates.size(), 0);
+    double least = std::numeric_limits<double>::infinity();
+    for (std::size_t c = least_recompute + 1; c < candidates.size(); ++c) {
+      if (freed(c) > 0) least = std::min(least, std::max(0.0, slower(c) / freed(c)));
+      cheapest[c] = std::isinf(least) ? 0 : least;
+      most[c] = std::max(most[c - 1], freed(c));
+    }
+  }
+
   void consider(double needed, double seconds) {
     if (!best || seconds < best->seconds) best = Mix{counts, needed, seconds};
   }
@@ -205,7 +218,10 @@ struct PolicyCandidates::Search {
   // Assigns blocks to `candidate` and those before it. `over`: bytes above the budget; `left`: blocks that still have
   // `least_recompute`, of which at least one keeps it.
   void assign(std::size_t candidate, int left, double over, double budget, double seconds) {
-    if (best && seconds >= best->seconds) return;
+    constexpr double kRounded = 1 - 1e-9;
+    const double bytes = std::max(0.0, over) * cheapest[candidate] * kRounded;  // seconds, at least
+    if (best && seconds + bytes >= best->seconds) return;
+    if (over * kRounded > (left - 1) * most[candidate]) return;
     if (candidate == least_recompute) {
       if (over <= 0) consider(budget + over, seconds);
       return;
@@ -230,6 +246,7 @@ std::optional<Mix> PolicyCandidates::fastest(double budget, std::size_t least_re
                 .counts = std::vector<int>(candidates_.size(), 0),
                 .best = {}};
   search.counts[least_recompute] = blocks_;
+  search.price();
   search.assign(candidates_.size() - 1, blocks_, candidates_[least_recompute].needed_bytes - budget, budget,
                 candidates_[least_recompute].seconds);
   return std::move(search.best);

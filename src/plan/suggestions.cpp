@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/config.h"
-#include "nn/row_tiles.h"
+#include "plan/candidate.h"
 #include "plan/disk.h"
 #include "plan/forecast.h"
 #include "plan/pipeline_form.h"
@@ -328,13 +328,8 @@ class Forecaster::Search {
   // MLPs in tiles, where the tokens of a rank are several, alone and with more in host memory.
   void try_tiles(const Layout& own) {
     SearchSettings s = settings_of(on_.recipe_);
-    if (s.mlp_tile_rows > 0 || own.bounds.row_counts().residual < 2 * kMlpTileRows) return;
-    const auto policy = [](std::int64_t rows) { return nn::SavePolicy{.tile_rows = rows}; };
-    bool any = false;
-    for (int layer = 0; layer < on_.model_.layers(); ++layer) {
-      any |= nn::in_tiles(on_.model_.layer(layer), policy(kMlpTileRows));
-    }
-    if (!any) return;
+    const bool several = own.bounds.row_counts().residual >= 2 * kMlpTileRows;
+    if (s.mlp_tile_rows > 0 || !several || !takes_tiles(on_.model_)) return;
     s.mlp_tile_rows = kMlpTileRows;
     try_checkpointing(s);
     try_offload(s);

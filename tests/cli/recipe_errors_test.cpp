@@ -106,11 +106,12 @@ TEST_F(RecipeErrors, AMistakeOfAKeyHidesOnlyWhatDependsOnIt) {
              {"--set: unknown key at train.stepz; try train.steps", epsilon, adapter, batch, blocks});
   const std::string whole = "--set: wrong type (expected a whole number of at least 1, got x) at ";
   all_reject("--ranks 2 --set train.micro_batch_size=x", {whole + "train.micro_batch_size", epsilon, adapter, blocks});
-  all_reject("--set parallel.context_parallel_degree=x --set memory.activation_checkpointing=no",
-             {whole + "parallel.context_parallel_degree", epsilon,
-              "--set: unknown value (expected none, selective, gate_up, qkv, projections, full, block or auto, got no) at "
-              "memory.activation_checkpointing; try none",
-              adapter});
+  all_reject(
+      "--set parallel.context_parallel_degree=x --set memory.activation_checkpointing=no",
+      {whole + "parallel.context_parallel_degree", epsilon,
+       "--set: unknown value (expected none, selective, gate_up, qkv, projections, full, block or auto, got no) at "
+       "memory.activation_checkpointing; try none",
+       adapter});
 }
 
 // A wrong name means the key that it resembles: this is not missing, too.

@@ -93,11 +93,12 @@ TEST(TilesPlan, AreSuggestedForLongSequences) {
 }
 
 TEST(TilesPlan, ExpertsHaveNone) {
-  const models::Model dense(testing::llama_description({.blocks = 2}));
+  const models::Model dense(testing::llama_description({.blocks = 2})), experts(testing::toy_with_experts());
   Recipe recipe;
-  EXPECT_EQ(plan::useless_tiles(recipe, dense), "");
+  EXPECT_EQ(plan::useless_tiles(recipe, experts), "");
   recipe.memory.mlp_tile_rows = 128;
   EXPECT_EQ(plan::useless_tiles(recipe, dense), "");
+  EXPECT_NE(plan::useless_tiles(recipe, experts), "");
 }
 
 }  // namespace tiles_test

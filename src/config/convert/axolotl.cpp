@@ -340,8 +340,8 @@ void convert_tiled_mlp(Conversion& c) {
           {.what = "wrong value", .expected = "a whole number of at least 1", .got = c.text("tiled_mlp_num_shards")});
     }
     const bool given = length >= 1 && shards >= 1;
-    const auto rows = given ? static_cast<std::int64_t>(std::ceil(length / shards)) : std::int64_t{8192};
-    return c.set("memory.mlp_tile_rows", cat(round_up(rows, 128)), "tiled_mlp");
+    const auto rows = given ? static_cast<std::int64_t>(std::ceil(length / shards)) : kMlpTileRows;
+    return c.set("memory.mlp_tile_rows", cat(round_up(rows, kMlpTileStep)), "tiled_mlp");
   }
   c.drop_if_off("tiled_mlp");
   c.drop("tiled_mlp_num_shards", WhyDropped::not_needed, "it is for tiled_mlp");

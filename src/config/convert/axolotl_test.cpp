@@ -137,6 +137,8 @@ constexpr ConvertedKey kCases[] = {
     {"dp_shard_size: 4\ndp_replicate_size: 2", "run.ranks", "8"},
     {"gradient_checkpointing: true", "memory.activation_checkpointing", R"("full")"},
     {"activation_offloading: true", "memory.activation_offload", "true"},
+    {"gradient_checkpointing: offload", "memory.activation_offload", "true"},
+    {"gradient_checkpointing: offload", "memory.activation_checkpointing", R"("full")"},
     {"layer_offloading: true", "memory.weight_offload", "true"},
     {"tiled_mlp: true", "memory.mlp_tile_rows", "8192"},
     {"tiled_mlp: true\nsequence_len: 65536\ntiled_mlp_num_shards: 6", "memory.mlp_tile_rows", "11008"},

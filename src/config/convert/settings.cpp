@@ -106,8 +106,9 @@ void convert_checkpointing(Conversion& c, std::initializer_list<std::string_view
   for (const std::string_view key : keys) {
     if (!c.is_on(key)) continue;
     const std::string how = c.text(key);
-    const bool offloads = how.starts_with("offload") || how == "unsloth";
-    if (offloads) c.remark(cat(key, " ", how, ": activations are recomputed, and not offloaded"));
+    if (how.starts_with("offload") || how == "unsloth") c.set("memory.activation_offload", "true", key);
+    if (how == "offload_disk")
+      c.remark(cat(key, " ", how, ": activations are offloaded to host memory, not to a disk"));
     return c.set("memory.activation_checkpointing", "full", key,
                  cat(c.trainer_name(), "'s ", key, "; auto is often faster: it recomputes only what does not fit"));
   }
