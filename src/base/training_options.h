@@ -37,8 +37,16 @@ enum class Checkpointing {
 enum class ExpertBalancing { model, aux_loss, none };
 // What trains in place of all weights.
 enum class AdapterKind {
-  none,  // nothing: all weights train
-  lora,  // low-rank matrices beside frozen Linears
+  none,   // nothing: all weights train
+  lora,   // low-rank matrices beside frozen Linears
+  qlora,  // the same, with AdapterBase::nf4
+};
+// How the frozen weights of Linears and experts are stored beside an adapter.
+enum class AdapterBase {
+  automatic,  // fp8 if GEMMs of FP8 read them so, nf4 with AdapterKind::qlora, otherwise bf16
+  bf16,       // not quantized: in the compute dtype
+  fp8,        // E4M3, as GEMMs of FP8 read them
+  nf4,        // 4 bits (tensor/nf4.h)
 };
 // What the operands of a Linear's GEMMs are rounded to (nn/quantizer.h).
 enum class LinearFormat {

@@ -78,6 +78,8 @@ CastRun cast_run(DType from, DType to) {
       return copy_elements<4>;
     case size_of(DType::nf4):
       return copy_elements<size_of(DType::nf4)>;
+    case size_of(DType::nf4_double):
+      return copy_elements<size_of(DType::nf4_double)>;
     default:
       return copy_elements<8>;
   }

@@ -199,7 +199,7 @@ std::string checksum_text(std::uint64_t checksum) {
 }
 
 std::optional<DType> dtype_from(const std::string& name) {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::i64, DType::u8, DType::nf4}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::i64, DType::u8}) {
     if (name == to_string(dtype)) return dtype;
   }
   return std::nullopt;

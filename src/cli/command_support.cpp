@@ -130,7 +130,7 @@ void check_not_overwritten(const std::string& output, bool force, Problems& prob
   problems.add({.file = output, .what = "already exists", .hint = "another --output, or --force to overwrite it"});
 }
 
-Problems fp8_trains_only(const Recipe& recipe) {
+Problems trains_only(const Recipe& recipe) {
   Problems out;
   if (recipe.precision.compute == ComputePrecision::fp8) {
     out.add({.file = "--set",
@@ -138,6 +138,13 @@ Problems fp8_trains_only(const Recipe& recipe) {
              .expected = "auto, float32 or bf16",
              .got = "fp8",
              .at = "precision.compute"});
+  }
+  if (recipe.adapter.base == AdapterBase::fp8) {
+    out.add({.file = "--set",
+             .what = "only training reads a base in FP8",
+             .expected = "auto, bf16 or nf4",
+             .got = "fp8",
+             .at = "adapter.base"});
   }
   return out;
 }

@@ -42,7 +42,7 @@ bool written_here(const std::string& output);
 void check_not_overwritten(const std::string& output, bool force, Problems& problems);
 
 // A problem if --set asks a command that does not train for FP8, whose scales come from training.
-Problems fp8_trains_only(const Recipe& recipe);
+Problems trains_only(const Recipe& recipe);
 
 // A problem if --device or --set asks for another kind of device than that of the target, which a plan is for. The
 // device of the recipe's file is that of its runs: a plan for another target is what --target is for.

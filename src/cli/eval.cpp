@@ -89,17 +89,18 @@ int eval(const EvalOptions& options) {
   Recipe base;
   base.model.path = chosen_checkpoint(find_model(options.model), options.best, of_layout);
   CommonOptions common = options.common;
-  const Problems unused = take_unused_keys(common, "eval",
-                                           {"parallel.", "precision.compute", "memory.", "run.", "data.chat_template",
-                                            "data.template_date", "data.columns", "data.roles", "data.max_documents"},
-                                           {{"model.path", "--model"},
-                                            {"data.train", "--data"},
-                                            {"data.sequence_length", "--sequence-length N"},
-                                            {"data.pack", "--across-documents"}});
+  const Problems unused = take_unused_keys(
+      common, "eval",
+      {"parallel.", "precision.compute", "memory.", "run.", "adapter.base", "adapter.double_quantization",
+       "data.chat_template", "data.template_date", "data.columns", "data.roles", "data.max_documents"},
+      {{"model.path", "--model"},
+       {"data.train", "--data"},
+       {"data.sequence_length", "--sequence-length N"},
+       {"data.pack", "--across-documents"}});
   Recipe recipe = recipe_without_file(base, common, /*runs=*/true, /*keep_relative=*/false, of_layout);
   if (common.rejected.contains("--sequence-length")) recipe.rejected.insert("data.sequence_length");
   of_layout.add(unused);
-  of_layout.add(fp8_trains_only(recipe));
+  of_layout.add(trains_only(recipe));
   const int world = world_size(common, default_ranks(recipe, DeviceChoice::cpu, 0));
   check_mesh(recipe, world, of_layout);
   engine::RankDevice device;

@@ -342,17 +342,18 @@ int generate(const GenerateOptions& options) {
   Recipe base;
   base.model.path = chosen_checkpoint(find_model(options.model), options.best, problems);
   CommonOptions common = options.common;
-  const Problems unused = take_unused_keys(common, "generate", {"precision.compute", "memory.", "run."},
-                                           {{"model.path", "--model"},
-                                            {"data.chat_template", "--chat-template"},
-                                            {"parallel.tensor_parallel_degree", "--ranks"}});
+  const Problems unused = take_unused_keys(
+      common, "generate", {"precision.compute", "memory.", "run.", "adapter.base", "adapter.double_quantization"},
+      {{"model.path", "--model"},
+       {"data.chat_template", "--chat-template"},
+       {"parallel.tensor_parallel_degree", "--ranks"}});
   problems.add(unused);
   const Recipe recipe = recipe_without_file(base, common, /*runs=*/true, /*keep_relative=*/false, problems);
   const int world = world_size(common, std::max(1, recipe.run.ranks));
   check_input_of_ranks(options, world, problems);
   engine::RankDevice device;
   if (accepted(recipe, {"run.device"})) collect(problems, [&] { device = device_of(recipe, world); });
-  problems.add(fp8_trains_only(recipe));
+  problems.add(trains_only(recipe));
   engine::check_output(
       options.output, "--output",
       {{"--prompts", options.prompts}, {"--model", base.model.path}, {"--chat-template", options.chat_template}},

@@ -159,6 +159,55 @@ void check_metric(const Recipe& recipe, const std::vector<std::string>& sets, Pr
 
 namespace {
 
+// Forms of the frozen weights that do not go together with other keys. `add(KEY, PROBLEM)`.
+template <class Add>
+void check_base(const Recipe& recipe, const Add& add) {
+  const AdapterRecipe& adapter = recipe.adapter;
+  if (!accepted(recipe, {"adapter.kind", "adapter.base"})) return;
+  const bool quantizes = adapter.kind == AdapterKind::qlora;
+  if (quantizes && (adapter.base == AdapterBase::bf16 || adapter.base == AdapterBase::fp8)) {
+    add("adapter.base", {.what = "adapter.kind: qlora has its base in NF4",
+                         .expected = "auto or nf4",
+                         .got = adapter.base == AdapterBase::fp8 ? "fp8" : "bf16",
+                         .hint = "adapter.kind: lora, or adapter.base: auto"});
+    return;
+  }
+  if (!adapter.in_nf4() && !adapter.double_quantization && accepted(recipe, {"adapter.double_quantization"})) {
+    add("adapter.double_quantization", {.what = "double quantization is of NF4",
+                                        .hint = "adapter.base: nf4, or removing adapter.double_quantization"});
+  }
+  if (adapter.in_nf4() && adapter.dora && accepted(recipe, {"adapter.dora"})) {
+    add("adapter.dora",
+        {.what = "NF4 with DoRA is not supported", .hint = "adapter.dora: false, or adapter.base: auto"});
+  }
+  if (!accepted(recipe, {"precision.compute", "precision.fp8.scaling"})) return;
+  const bool computes_in_fp8 = recipe.precision.compute == ComputePrecision::fp8;
+  const bool by_block = recipe.precision.fp8.scaling == Fp8Scaling::block;
+  if (adapter.in_nf4() && computes_in_fp8) {
+    add("precision.compute",
+        {.what = "a base in NF4 is not computed in FP8",
+         .expected = "auto, bf16 or float32",
+         .got = "fp8",
+         .hint = quantizes ? "adapter.kind: lora, whose base is then in FP8, or precision.compute: auto"
+                           : "adapter.base: fp8, or precision.compute: auto"});
+  } else if (adapter.base == AdapterBase::fp8 && !computes_in_fp8) {
+    add("adapter.base", {.what = "only GEMMs of FP8 read a base in FP8",
+                         .expected = "auto, bf16 or nf4",
+                         .got = "fp8",
+                         .hint = "precision.compute: fp8, or adapter.base: nf4"});
+  } else if (adapter.base == AdapterBase::fp8 && by_block) {
+    add("adapter.base", {.what = "precision.fp8.scaling: block rounds weights where GEMMs read them",
+                         .expected = "auto or bf16",
+                         .got = "fp8",
+                         .hint = "adapter.base: auto, or precision.fp8.scaling: delayed"});
+  } else if (adapter.base == AdapterBase::bf16 && computes_in_fp8 && !by_block) {
+    add("adapter.base", {.what = "GEMMs of FP8 with this scaling read weights in FP8 alone",
+                         .expected = "auto or fp8",
+                         .got = "bf16",
+                         .hint = "adapter.base: auto, or precision.fp8.scaling: block"});
+  }
+}
+
 // Keys of the optimizer that its schedule does not read, and both lengths of its warm-up. `add(KEY, PROBLEM)`.
 template <class Add>
 void check_schedule(const Recipe& recipe, const Add& add) {
@@ -278,12 +327,16 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
   }
 
   const AdapterRecipe& adapter = recipe.adapter;
-  if (accepted({"adapter.kind"}) && adapter.kind == AdapterKind::none && !recipe.places.contains("adapter.kind")) {
+  const bool adapts = adapter.kind != AdapterKind::none;
+  if (accepted({"adapter.kind"}) && !adapts && !recipe.places.contains("adapter.kind")) {
     for (const Key& key : schema()) {
       if (key.section() != "adapter" || !changes(recipe, key) || !accepted({key.name})) continue;
-      add(key.name.c_str(), {.what = "no adapter trains without adapter.kind", .hint = "adapter.kind: lora"});
+      const bool of_base = key.name == "adapter.base" && adapter.base == AdapterBase::nf4;
+      add(key.name.c_str(), {.what = "no adapter trains without adapter.kind",
+                             .hint = of_base ? "adapter.kind: qlora" : "adapter.kind: lora"});
     }
   }
+  if (adapts) check_base(recipe, reject);
   if (accepted({"adapter.kind", "adapter.targets"}) && adapter.kind != AdapterKind::none && adapter.targets.empty()) {
     add("adapter.targets", {.what = "empty list", .expected = "names of Linears", .hint = "all-linear"});
   }
@@ -305,8 +358,7 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
                          .hint = "model.path in place of model.config, or removing train.freeze"});
   }
   if (accepted({"train.freeze", "adapter.kind"}) && !train.freeze.empty() && adapter.kind != AdapterKind::none) {
-    reject("train.freeze",
-           {.what = "adapter.kind lora freezes the model's weights already", .hint = "removing train.freeze"});
+    reject("train.freeze", {.what = "an adapter freezes the model's weights already", .hint = "removing train.freeze"});
   }
 
   const auto& optimizer = recipe.optimizer;

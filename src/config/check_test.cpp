@@ -115,8 +115,41 @@ TEST_F(CheckRecipe, AnAdapterNeedsItsKindAndAModelWithWeights) {
             file +
                 "an adapter of random weights (expected a model with weights) at adapter.kind, line 2; try "
                 "model.path in place of model.config, or adapter.kind: none");
-  EXPECT_EQ(lines(model + "adapter: {kind: qlora}\n"),
-            file + "not supported yet (expected none or lora, got qlora) at adapter.kind, line 2");
+  const std::string compute = "precision: {compute: fp8}\n";
+  for (const std::string keys : {"kind: qlora", "kind: qlora, base: nf4",
+                                 "kind: lora, base: nf4, double_quantization: false", "kind: lora, base: bf16"}) {
+    EXPECT_EQ(lines(model + "adapter: {" + keys + "}\n"), "") << keys;
+  }
+  EXPECT_EQ(lines(model + "adapter: {kind: lora, base: fp8}\n" + compute), "");
+  EXPECT_EQ(lines(model + "adapter: {kind: lora, base: bf16}\nprecision: {compute: fp8, fp8: {scaling: block}}\n"), "");
+  struct Wrong {
+    std::string keys, more, line;
+  };
+  for (const auto& [keys, more, line] : std::vector<Wrong>{
+           {"base: nf4", "", "no adapter trains without adapter.kind at adapter.base, line 2; try adapter.kind: qlora"},
+           {"kind: qlora, base: bf16", "",
+            "adapter.kind: qlora has its base in NF4 (expected auto or nf4, got bf16) at adapter.base, line 2; try "
+            "adapter.kind: lora, or adapter.base: auto"},
+           {"kind: lora, double_quantization: false", "",
+            "double quantization is of NF4 at adapter.double_quantization, line 2; try adapter.base: nf4, or removing "
+            "adapter.double_quantization"},
+           {"kind: qlora, dora: true", "",
+            "NF4 with DoRA is not supported at adapter.dora, line 2; try adapter.dora: false, or adapter.base: auto"},
+           {"kind: qlora", compute,
+            "a base in NF4 is not computed in FP8 (expected auto, bf16 or float32, got fp8) at precision.compute, line "
+            "3; try adapter.kind: lora, whose base is then in FP8, or precision.compute: auto"},
+           {"kind: lora, base: fp8", "",
+            "only GEMMs of FP8 read a base in FP8 (expected auto, bf16 or nf4, got fp8) at adapter.base, line 2; try "
+            "precision.compute: fp8, or adapter.base: nf4"},
+           {"kind: lora, base: fp8", "precision: {compute: fp8, fp8: {scaling: block}}\n",
+            "precision.fp8.scaling: block rounds weights where GEMMs read them (expected auto or bf16, got fp8) at "
+            "adapter.base, line 2; try adapter.base: auto, or precision.fp8.scaling: delayed"},
+           {"kind: lora, base: bf16", compute,
+            "GEMMs of FP8 with this scaling read weights in FP8 alone (expected auto or fp8, got bf16) at "
+            "adapter.base, "
+            "line 2; try adapter.base: auto, or precision.fp8.scaling: block"}}) {
+    EXPECT_EQ(lines(model + "adapter: {" + keys + "}\n" + more), file + line);
+  }
   EXPECT_EQ(read(model + "adapter: {kind: lora, targets: q_proj}\n" + rest, {"adapter.modules_to_save=[a, b]"})
                 .adapter.modules_to_save,
             (std::vector<std::string>{"a", "b"}));

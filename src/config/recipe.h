@@ -185,6 +185,12 @@ struct AdapterRecipe {
   std::vector<std::string> modules_to_save;  // train in full beside the adapter
   bool rslora = false;
   bool dora = false;
+  AdapterBase base = AdapterBase::automatic;
+  bool double_quantization = true;  // with NF4: scales of blocks in 8 bits
+
+  bool in_nf4() const {
+    return base == AdapterBase::nf4 || (base == AdapterBase::automatic && kind == AdapterKind::qlora);
+  }
 };
 
 // Parameters that learn otherwise than the rest. Of the learning rates at most one.

@@ -28,14 +28,6 @@ std::vector<int> to_quantize(Session& session, const checkpoint::Checkpoint& che
   return flats;
 }
 
-void load_and_quantize(Session& session, checkpoint::Checkpoint& checkpoint, int flat) {
-  const step::FlatState& state = session.state().flat(flat);
-  std::vector<float> values(static_cast<std::size_t>(state.count));
-  const TensorView view(reinterpret_cast<std::byte*>(values.data()), DType::f32, {state.count}, DeviceKind::cpu);
-  checkpoint.read(nn::value_states(session.model().flat(flat), {}, state.begin, state.count, view, "", true));
-  session.load_quantized(flat, view);
-}
-
 // Values that have the names of several tensors (nn::Granularity::Kind::gemm_matrix): each tensor's is read on its
 // own, and the largest becomes the state's.
 class SharedValues {
@@ -118,7 +110,10 @@ void load(Session& session, checkpoint::Checkpoint& checkpoint, StateScope scope
   shared.store(scales_of_frozen(session, scope), checkpoint.folder(), problems);
   problems.throw_if_any();
   copy.store();
-  for (const int flat : unquantized) load_and_quantize(session, checkpoint, flat);
+  session.load_quantized(unquantized, [&](int flat, std::int64_t first, const TensorView& values) {
+    checkpoint.read(nn::value_states(session.model().flat(flat), {}, session.state().flat(flat).begin + first,
+                                     values.elements(), values, "", true));
+  });
   session.parameters_changed(scope.scales ? Scales::keep : Scales::measure);
 }
 

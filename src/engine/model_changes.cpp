@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "config/config.h"
 #include "engine/fp8_blocks.h"
@@ -111,6 +112,60 @@ ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models
   return out;
 }
 
+ModelChanges with_nf4_base(const ModelChanges& changes, const AdapterRecipe& adapter, const Problem& place) {
+  if (!adapter.in_nf4()) return changes;
+  const DType form = adapter.double_quantization ? DType::nf4_double : DType::nf4;
+  ModelChanges out = changes;
+  out.spec_of = nn::with_nf4_weights(
+      changes.spec_of, [](int) { return true; }, form);
+  out.describe = [changes, packed = out.spec_of, where = place](models::ModelDescription& description,
+                                                                Problems& problems) {
+    const std::size_t before = problems.size();
+    if (changes.describe) changes.describe(description, problems);
+    if (problems.size() != before) return;
+    std::set<std::int64_t> lengths;  // one problem for all blocks
+    const auto check = [&](const nn::Param& param, const nn::UnitId& place) {
+      const nn::Segment& first = param.segments.front();
+      const std::int64_t length = first.global[first.global.rank() - 1];
+      if (packed(param, place).packed() && length % kNf4Block != 0 && lengths.insert(length).second) {
+        problems.add({.file = where.file,
+                      .what = cat("NF4 has blocks of ", kNf4Block, " weights of a row"),
+                      .expected = cat("rows of a multiple of ", kNf4Block),
+                      .got = cat(length, " in ", first.name),
+                      .at = where.at,
+                      .hint = "adapter.kind: lora with adapter.base: auto"});
+      }
+      return changes.spec_of(param, place);
+    };
+    const models::Model checked(description, check);
+  };
+  return out;
+}
+
+Problem place_of_base(const Recipe& recipe) {
+  return problem_at(recipe, recipe.places.contains("adapter.base") ? "adapter.base" : "adapter.kind");
+}
+
+ModelChanges with_stored_base(const ModelChanges& changes, const std::string& stored) {
+  if (!changes.base) return changes;
+  const Recipe& recipe = *changes.base;
+  if (recipe.places.contains("adapter.base")) {
+    // Without an adapter all weights are the base.
+    ModelChanges frozen = changes;
+    frozen.spec_of = [of = changes.spec_of](const nn::Param& param, const nn::UnitId& place) {
+      nn::FlatSpec spec = of(param, place);
+      if (param.of_linear) spec.trainable = false;
+      return spec;
+    };
+    return with_nf4_base(recipe.adapter.in_nf4() ? frozen : changes, recipe.adapter, place_of_base(recipe));
+  }
+  AdapterRecipe adapter = stored_section(stored, "adapter").adapter;
+  if (recipe.places.contains("adapter.double_quantization")) {
+    adapter.double_quantization = recipe.adapter.double_quantization;
+  }
+  return with_nf4_base(changes, adapter, problem_at(recipe, "adapter.base"));
+}
+
 ModelChanges with_frozen(const ModelChanges& changes, const std::vector<std::string>& entries, const Problem& place) {
   if (entries.empty()) return changes;
   ModelChanges out = changes;
@@ -207,6 +262,7 @@ ModelChanges changes_of(const Recipe& recipe, int rank, const std::vector<std::s
                             {.targets = problem_at(recipe, "adapter.targets"),
                              .modules_to_save = problem_at(recipe, "adapter.modules_to_save")});
   }
+  changes = with_nf4_base(changes, recipe.adapter, place_of_base(recipe));
   if (accepted(recipe, {"train.freeze"})) {
     changes = with_frozen(changes, recipe.train.freeze, problem_at(recipe, "train.freeze"));
   }

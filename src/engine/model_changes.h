@@ -11,6 +11,7 @@ namespace hawser::engine {
 // The keys `moe`: coefficients of the losses that routers add. Adds a problem if one is set for a model without
 // experts.
 // The keys `adapter`: with_adapters. Adds a problem for each target that the model does not have.
+// adapter.base: nf4: with_nf4_base.
 // train.freeze: with_frozen.
 // optimizer.groups: nn::FlatSpec::group is the number of a group, from 1. Adds the problems of models::check_groups.
 // The keys `precision.fp8`, with precision.compute: fp8: which weights are gathered in FP8, frozen ones included. Adds
@@ -39,6 +40,16 @@ ModelChanges changes_for_evaluation();
 // of messages.
 ModelChanges with_adapters(const ModelChanges& changes, const std::vector<models::LoraConfig>& adapters,
                            const models::LoraPlace& place);
+
+// `changes`, and frozen weights of Linears and experts of blocks in NF4 (nn::with_nf4_weights), as the keys
+// adapter.base and adapter.double_quantization say; unchanged if the base is another. Adds a problem if one has rows of
+// a length that blocks do not divide. `place`: of this problem.
+ModelChanges with_nf4_base(const ModelChanges& changes, const AdapterRecipe& adapter, const Problem& place);
+// Where a recipe says that its base is in NF4: adapter.base or adapter.kind.
+Problem place_of_base(const Recipe& recipe);
+
+// `changes` of a model that does not train: ModelChanges::base. `stored`: the recipe of its checkpoint, or "".
+ModelChanges with_stored_base(const ModelChanges& changes, const std::string& stored);
 
 // `changes`, and these parameters frozen (models::freeze). Adds a problem for each entry that selects nothing or a part
 // of a parameter. `place`: of messages.

@@ -9,6 +9,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/formats/safetensors.h"
+#include "config/recipe.h"
 #include "models/families.h"
 #include "models/lora.h"
 #include "models/model.h"
@@ -51,6 +52,9 @@ struct ModelChanges {
   // What this rank has of the model, and the place of problems with its sizes (models::check_share).
   models::RankShare share = {};
   Problem share_place = {};
+  // Of open_trained_model: frozen weights are stored as this recipe's adapter.base says, or, if it says nothing, as the
+  // checkpoint's run had them. Absent: they are not quantized.
+  std::optional<Recipe> base = {};
 };
 
 // Reads the config and the headers of all weight files and checks them against each other; reads no tensor data. Adds

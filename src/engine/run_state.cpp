@@ -256,6 +256,11 @@ Problems adapter_changes(const RunState& state, const std::string& recipe, const
         json.is_object() ? json.value(section, nlohmann::json::object()) : nlohmann::json::object();
     if (adapter.value("kind", "none") == "none") return nlohmann::json{{"kind", "none"}};
     adapter.erase("dropout");
+    // kind: qlora is lora with a base in NF4. Other bases follow from the precision, which is compared elsewhere.
+    const bool quantizes = adapter.value("kind", "") == "qlora" || adapter.value("base", "") == "nf4";
+    adapter["kind"] = "lora";
+    adapter["base"] = quantizes ? "nf4" : "auto";
+    if (!quantizes) adapter.erase("double_quantization");
     return adapter;
   };
   const nlohmann::json saved = of(io::json_or_null(state.recipe)), now = of(io::parse_own_json(recipe));

@@ -41,13 +41,6 @@ std::vector<StepConfig> configs_of(const plan::Layout& layout, const std::vector
 }
 
 // Allocates each buffer in an arena of its own.
-step::Workspace workspace_in(std::vector<Arena>& arenas, Device& device) {
-  return [&arenas, &device](std::int64_t bytes) {
-    arenas.emplace_back(device, bytes);
-    return TensorView(arenas.back().data(), DType::u8, {bytes}, device.kind());
-  };
-}
-
 bool calibrates(const StepConfig& config) {
   return config.purpose == step::Purpose::train && plan::needs_calibration(config.layout);
 }
@@ -279,104 +272,6 @@ StagedWeights Session::stage_weights() {
   synchronize();
   return StagedWeights(*stream_, *state_, TensorView(arena_.data(), DType::u8, {arena_.bytes()}, device_.kind()),
                        guarded_);
-}
-
-void Session::initialise(std::uint64_t seed) {
-  {
-    StagedWeights staged = stage_weights();
-    for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
-      const step::FlatState& flat = state_->flat(f);
-      if (!flat.held) continue;
-      models::initialise_flat(model_, f, seed, flat.begin, flat.count, *stream_, staged.place(f));
-      staged.store(f, 0, flat.count);
-      if (flat.quantized_on_load()) quantize(f, staged.place(f), staged);
-    }
-    stream_->synchronize();
-  }
-  parameters_changed();
-}
-
-void Session::load(const models::WeightSources& sources, std::uint64_t seed) {
-  load_shards(sources, seed);
-  parameters_changed();
-}
-
-void Session::load_shards(const models::WeightSources& sources, std::uint64_t seed) {
-  StagedWeights staged = stage_weights();
-  std::optional<PinnedStagingBuffer> staging;
-  if (device_.kind() != DeviceKind::cpu) staging.emplace(device_, *stream_);
-  for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
-    const step::FlatState& flat = state_->flat(f);
-    if (!flat.held) continue;
-    // `first`: of the piece, in the shard.
-    const auto load = [&](std::int64_t first, std::int64_t count, const TensorView& values) {
-      const auto absent = models::load_flat(model_, f, sources, flat.begin + first, count, values);
-      return std::pair(first, absent);
-    };
-    std::vector<std::pair<std::int64_t, std::vector<models::SegmentRange>>> absent;
-    const TensorView values = flat.quantized_on_load() ? staged.place(f) : flat.stored;
-    if (!staging || (flat.stored_on_host() && !flat.quantized_on_load())) {
-      absent.push_back(load(0, flat.count, values));
-    } else {
-      const DType dtype = values.dtype();
-      const std::int64_t element = size_of(dtype);
-      staging->send(values, [&](std::byte* piece, std::int64_t begin, std::int64_t bytes) {
-        const std::int64_t count = bytes / element;
-        absent.push_back(load(begin / element, count, TensorView(piece, dtype, {count}, DeviceKind::cpu)));
-      });
-    }
-    for (const auto& [first, pieces] : absent) {
-      for (const models::SegmentRange& piece : pieces) {
-        const std::int64_t begin = first + piece.at;
-        models::initialise_flat(model_, f, seed, flat.begin + begin, piece.count, *stream_,
-                                staged.place(f).rows(begin, piece.count), &sources);
-        staged.store(f, begin, piece.count);
-      }
-      if (!pieces.empty()) stream_->synchronize();  // the host writes the next flat to the same bytes
-    }
-    if (flat.quantized_on_load()) quantize(f, values, staged);
-  }
-  stream_->synchronize();
-}
-
-void Session::load_quantized(int flat, const TensorView& values) {
-  StagedWeights staged = stage_weights();
-  const TensorView place = staged.place(flat);
-  transfer(*stream_, {.name = "load_weights", .kind = OpKind::transfer, .accesses = {writes(place)}}, place.raw(),
-           values.raw(), values.bytes());
-  quantize(flat, place, staged);
-}
-
-void Session::quantize(int flat, const TensorView& values, StagedWeights& staged) {
-  std::vector<Arena> workspaces;
-  step::quantize_loaded(*state_, model_, mesh_, flat, values, staged.compute(flat), *stream_,
-                        workspace_in(workspaces, device_));
-  staged.store_compute(flat);
-  stream_->synchronize();  // the host writes the next flat to the same memory
-}
-
-void Session::parameters_changed(Scales scales) {
-  std::vector<Arena> workspaces;
-  StagedWeights staged = stage_weights();
-  if (scales == Scales::measure) {
-    for (int f = 0; f < state_->flats(); ++f) {
-      if (state_->flat(f).quantized_after_updates()) state_->measure(f, staged.load(f), *stream_);
-    }
-    step::scale_weights(*state_, mesh_, *stream_, workspace_in(workspaces, device_));
-  }
-  for (int f = 0; f < static_cast<int>(model_.flats().size()); ++f) {
-    const step::FlatState& flat = state_->flat(f);
-    if (!flat.held) continue;
-    const bool same = flat.stored.raw() == flat.compute.raw();
-    state_->refresh_compute(f, same ? flat.stored : staged.load(f), same ? flat.compute : staged.compute(f), *stream_);
-    if (!same) staged.store_compute(f);
-    if (!flat.unsharded.empty() && flat.shard.count > 1) {
-      mesh_.shard_gather(model_.flat(f).spec().domain).all_gather(*stream_, flat.compute, flat.unsharded);
-    }
-    state_->transpose_unsharded(f, *stream_);
-  }
-  stream_->synchronize();
-  has_history_.reset();
 }
 
 bool Session::has_history() {

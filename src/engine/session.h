@@ -8,6 +8,7 @@
 // The constructor plans all steps, then reserves state and arena once. Nothing is allocated inside a step.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,6 +22,7 @@
 #include "plan/plan.h"
 #include "step/executor.h"
 #include "step/replay.h"
+#include "tensor/nf4.h"
 
 namespace hawser::engine {
 
@@ -105,9 +107,11 @@ class Session {
   // Loads the parameters of this rank's shard. `sources` must have passed models::check_weights. Tensors that they do
   // not have get the initial values of `seed`.
   void load(const models::WeightSources& sources, std::uint64_t seed);
-  // Quantizes this rank's shard of a flat of step::FlatState::quantized_on_load; `values`: float32 [count], on the
-  // host. Blocks the host. All ranks that have parts of the flat call it, and parameters_changed() after the last flat.
-  void load_quantized(int flat, const TensorView& values);
+  // Quantizes this rank's shards of flats of step::FlatState::quantized_on_load. `read` writes elements from `first` on
+  // of the shard to `values`, float32 on the host. Blocks the host. All ranks that have parts of the flats call it, and
+  // parameters_changed() afterwards.
+  using ReadShard = std::function<void(int flat, std::int64_t first, const TensorView& values)>;
+  void load_quantized(const std::vector<int>& flats, const ReadShard& read);
   // Rounds the float32 parameters into their copies in the compute dtype, or quantizes them; blocks the host.
   // Collective. initialise() and load() do it themselves, and quantize frozen weights in FP8 and NF4 as they write
   // them: call it after writing parameters in another way, such as from a checkpoint.
@@ -165,9 +169,12 @@ class Session {
   // Begins a history of amaxes with a step of this input, unless the state has one.
   void calibrate(const step::StepInput& input);
   bool has_history();  // waits for all steps
-  void load_shards(const models::WeightSources& sources, std::uint64_t seed);
   // In the arena, when all steps have ended.
   StagedWeights stage_weights();
+  bool in_nf4(int flat) const;
+  // Nf4Loader, for all flats in NF4. `fill` has values on the device.
+  using StoredGroups = std::function<std::optional<std::vector<Nf4Group>>(const std::string& tensor)>;
+  void load_nf4(StagedWeights& staged, const ReadShard& fill, const StoredGroups& stored = {});
   // step::quantize_loaded; blocks the host.
   void quantize(int flat, const TensorView& values, StagedWeights& staged);
   // The plan of a kind of step on this rank. The first rank of the run makes those of all pipeline stages, checks them

@@ -1,6 +1,9 @@
 #include "engine/staged_weights.h"
 
+#include <algorithm>
+
 #include "step/replay.h"
+#include "tensor/nf4.h"
 
 namespace hawser::engine {
 
@@ -27,6 +30,7 @@ StagedWeights::~StagedWeights() {
 TensorView StagedWeights::place(int flat) {
   const step::FlatState& state = state_.flat(flat);
   if (state.staged_stored_bytes() == 0) return state.stored;
+  HAWSER_CHECK(!is_nf4(state.compute.dtype()), "weights in NF4 are loaded in pieces");
   if (state.quantized_on_load()) return TensorView(arena_.raw(), DType::f32, {state.count}, arena_.device());
   return TensorView(arena_.raw(), state.stored.dtype(), state.stored.shape(), arena_.device());
 }
@@ -50,6 +54,28 @@ TensorView StagedWeights::compute(int flat) {
   if (state.staged_compute_bytes() == 0) return state.compute;
   const std::int64_t begin = round_up(state.staged_stored_bytes(), Device::kAlignment);
   return TensorView(arena_.raw() + begin, state.compute.dtype(), state.compute.shape(), arena_.device());
+}
+
+TensorView StagedWeights::load_compute(int flat) {
+  const step::FlatState& state = state_.flat(flat);
+  const TensorView view = compute(flat);
+  if (state.staged_compute_bytes() > 0) copy(stream_, state.compute, view);
+  return view;
+}
+
+StagedWeights::Nf4 StagedWeights::nf4(int flat) {
+  const step::FlatState& state = state_.flat(flat);
+  std::int64_t at = 0;
+  const auto take = [&](DType dtype, std::int64_t count) {
+    const TensorView view(arena_.raw() + at, dtype, {count}, arena_.device());
+    at = round_up(at + view.bytes(), Device::kAlignment);
+    return view;
+  };
+  Nf4 out{.piece = take(DType::f32, std::min(state.count, step::kNf4PieceElements)), .maxima = {}, .places = {}};
+  if (state.nf4_groups.empty()) return out;
+  out.maxima = take(DType::f32, state.nf4_groups.size(0) * kNf4GroupBlocks);
+  out.places = take(DType::i32, state.count / kNf4Block);
+  return out;
 }
 
 void StagedWeights::store_compute(int flat) {

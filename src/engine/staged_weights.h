@@ -1,6 +1,6 @@
 // `StagedWeights`: weights where ops of the device can work on them outside of steps. Those in host memory
-// (step::StateOptions::host) are copied to the device and back; frozen weights that the state has
-// in FP8 or NF4 alone (step::FlatState::quantized_on_load) are in float32 until they are quantized.
+// (step::StateOptions::host) are copied to the device and back; frozen weights that the state has in FP8 or NF4 alone
+// (step::FlatState::quantized_on_load) are in float32 until they are quantized, those in NF4 a piece at a time.
 #pragma once
 
 #include "device/device.h"
@@ -19,16 +19,25 @@ class StagedWeights {
   ~StagedWeights();
   StagedWeights(const StagedWeights&) = delete;
 
-  // FlatState::stored, or memory of the device of its shape, with any contents; if quantized_on_load, in float32.
+  // FlatState::stored, or memory of the device of its shape, with any contents; if quantized_on_load, in float32. Not of
+  // NF4.
   TensorView place(int flat);
   // FlatState::stored, or place() with its values if it is in host memory.
   TensorView load(int flat);
   // Enqueues the copy of `count` elements of place() to FlatState::stored, if that is in host memory and no other form
   // is kept.
   void store(int flat, std::int64_t begin, std::int64_t count);
-  // FlatState::compute, or memory of the device for it. The second enqueues the copy back.
+  // FlatState::compute, or memory of the device for it, with any contents or its own. The third enqueues the copy back.
   TensorView compute(int flat);
+  TensorView load_compute(int flat);
   void store_compute(int flat);
+  // What a flat in NF4 is quantized with; the last two are of nf4_double alone.
+  struct Nf4 {
+    TensorView piece;   // float32 [kNf4PieceElements, or FlatState::count]
+    TensorView maxima;  // float32 [256 G], and
+    TensorView places;  // int32 [blocks of the shard]: as ops::QuantizeNf4 has them
+  };
+  Nf4 nf4(int flat);
 
  private:
   Stream& stream_;

@@ -99,9 +99,9 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
                        .threads = request.threads,
                        .device = request.device,
                        .gradient_norms = request.gradient_norms};
-  input.open = engine::open_trained_model(request.model, problems,
-                                          engine::on_rank(engine::changes_for_evaluation(), request.recipe, rank),
-                                          request.adapters);
+  engine::ModelChanges changes = engine::on_rank(engine::changes_for_evaluation(), request.recipe, rank);
+  changes.base = request.recipe;
+  input.open = engine::open_trained_model(request.model, problems, changes, request.adapters);
   lay_under(input.open.recipe, request, data);
   if (data.chat_template.empty()) data.chat_template = input.open.templates;
   input.across_documents = data.across_documents;

@@ -202,7 +202,9 @@ std::optional<OpenGeneration> read(const GenerateRequest& request, Problems& pro
                        .threads = request.threads,
                        .device = request.device,
                        .ranks = request.ranks};
-  input.open = engine::open_trained_model(request.model, problems, request.changes, request.adapters);
+  engine::ModelChanges changes = request.changes;
+  changes.base = request.recipe;
+  input.open = engine::open_trained_model(request.model, problems, changes, request.adapters);
   if (input.open.model == nullptr) return std::nullopt;
   if (const nn::HeadKind head = input.open.model->description().head.kind; head != nn::HeadKind::language_model) {
     problems.add({.file = request.model,

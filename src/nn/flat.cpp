@@ -17,7 +17,7 @@ Flat::Flat(std::string name, FlatSpec spec, std::vector<Param> params)
   HAWSER_CHECK(!spec.quantized_on_use || (!spec.scaled && !spec.transposed), name_,
                ": quantized where it is read, but with scales or transposed");
   static_assert(kAlignmentElements % kNf4Block == 0);
-  HAWSER_CHECK(!spec.packed() || (!spec.trainable && spec.stored.value_or(DType::nf4) == DType::nf4 && !spec.fp8() &&
+  HAWSER_CHECK(!spec.packed() || (!spec.trainable && (!spec.stored || spec.stored == spec.gathered) && !spec.fp8() &&
                                   !spec.transposed),
                name_, ": NF4 weights that train, or in another format, too");
   for (const Param& param : params_) {
@@ -111,13 +111,14 @@ FlatSpecOf with_sequence_parallelism(FlatSpecOf spec_of) {
 namespace {
 
 // `spec_of` with `change` to the specs of the weights of Linears and experts in these blocks.
-FlatSpecOf with_changed_weights(FlatSpecOf spec_of, std::function<bool(int)> in_block, void (*change)(FlatSpec&)) {
-  return FlatSpecOf(
-      [of = std::move(spec_of), in_block = std::move(in_block), change](const Param& param, const UnitId& place) {
-        FlatSpec spec = of(param, place);
-        if (param.of_linear && place.kind == UnitId::Kind::block && in_block(place.block)) change(spec);
-        return spec;
-      });
+FlatSpecOf with_changed_weights(FlatSpecOf spec_of, std::function<bool(int)> in_block,
+                                std::function<void(FlatSpec&)> change) {
+  return FlatSpecOf([of = std::move(spec_of), in_block = std::move(in_block), change = std::move(change)](
+                        const Param& param, const UnitId& place) {
+    FlatSpec spec = of(param, place);
+    if (param.of_linear && place.kind == UnitId::Kind::block && in_block(place.block)) change(spec);
+    return spec;
+  });
 }
 
 }  // namespace
@@ -130,9 +131,10 @@ FlatSpecOf with_fp8_weights(FlatSpecOf spec_of, std::function<bool(int)> in_fp8)
   });
 }
 
-FlatSpecOf with_nf4_weights(FlatSpecOf spec_of, std::function<bool(int)> in_nf4) {
-  return with_changed_weights(std::move(spec_of), std::move(in_nf4), [](FlatSpec& spec) {
-    if (!spec.trainable) spec.gathered = DType::nf4;
+FlatSpecOf with_nf4_weights(FlatSpecOf spec_of, std::function<bool(int)> in_nf4, DType form) {
+  HAWSER_CHECK(is_nf4(form), "NF4 as ", hawser::to_string(form));
+  return with_changed_weights(std::move(spec_of), std::move(in_nf4), [form](FlatSpec& spec) {
+    if (!spec.trainable) spec.gathered = form;
   });
 }
 
@@ -198,7 +200,7 @@ std::vector<ParamIndex> add_unit(const std::string& name, const UnitId& place, c
     if (group == groups.end()) group = groups.insert(group, {spec, {}});
     places.push_back({static_cast<int>(flats.size()) + static_cast<int>(group - groups.begin()),
                       static_cast<int>(group->params.size())});
-    group->params.push_back(param);
+    group->params.push_back(spec.packed() ? with_whole_blocks(param) : param);
     declared.add(param, places.back());
   }
   Unit unit{.name = name, .flats = {}};

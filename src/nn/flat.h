@@ -23,7 +23,7 @@
 
 namespace hawser::nn {
 
-// The shape of `count` elements of a flat, a multiple of FlatSpec::grain, in a dtype: those of DType::nf4 are blocks.
+// The shape of `count` elements of a flat, a multiple of FlatSpec::grain, in a dtype: those of NF4 are blocks.
 inline Shape flat_shape(DType dtype, std::int64_t count) {
   return {count / values_per_element(dtype)};
 }
@@ -44,7 +44,7 @@ class Flat {
   // parts * FlatSpec::grain.
   std::int64_t total(int parts) const;
   // The view of a parameter in the unsharded flat buffer. Its last dim counts elements of the buffer's dtype: blocks of
-  // DType::nf4.
+  // NF4.
   TensorView view(const TensorView& flat, int param) const;
   // The view of a matrix with rows and columns exchanged, in a buffer that has each parameter's elements where the flat
   // buffer has them, in that order (FlatSpec::transposed). Of several matrices (Param::gemm_matrices) each is
@@ -110,8 +110,9 @@ FlatSpecOf with_fp8_weights(FlatSpecOf spec_of, std::function<bool(int)> in_fp8)
 // `spec_of` with weights of Linears and experts of these blocks that are rounded to FP8 where they are read
 // (FlatSpec::quantized_on_use, nn/precision/fp8_block_scaling.h).
 FlatSpecOf with_weights_quantized_on_use(FlatSpecOf spec_of, std::function<bool(int)> in_fp8);
-// `spec_of` with frozen weights of Linears and experts of these blocks in NF4 (FlatSpec::packed), as in QLoRA.
-FlatSpecOf with_nf4_weights(FlatSpecOf spec_of, std::function<bool(int)> in_nf4);
+// `spec_of` with frozen weights of Linears and experts of these blocks in NF4 (FlatSpec::packed), as in QLoRA. `form`:
+// DType::nf4, or nf4_double for scales in 8 bits.
+FlatSpecOf with_nf4_weights(FlatSpecOf spec_of, std::function<bool(int)> in_nf4, DType form = DType::nf4);
 // `spec_of` with FlatSpec::partial_gradient for parameters of residual rows, as sequence parallelism needs it.
 FlatSpecOf with_sequence_parallelism(FlatSpecOf spec_of);
 

@@ -3,6 +3,7 @@
 
 #include "nn/blocks/linear.h"
 #include "nn/flat.h"
+#include "nn/nf4_places.h"
 #include "nn/testing/context.h"
 #include "ops/quantize/quantize_nf4.h"
 
@@ -67,6 +68,54 @@ TEST(Nf4Weights, TheRuleLeavesWhatTrains) {
   EXPECT_FALSE(spec_of(of_linear("w", {2, 64}), head).packed());
   EXPECT_FALSE(spec_of(of_linear("trains", {2, 64}), own).packed());
   EXPECT_FALSE(spec_of(full_param("norm", {2, 64}, {}, false), own).packed());
+}
+
+// The tensor ranks' slices of a down projection whose columns cut blocks.
+TEST(Nf4Weights, SlicesHaveWholeBlocks) {
+  const auto slice_of = [](std::int64_t columns, std::int64_t total, int ranks, int rank) {
+    Param param = sliced_param("down", {4, columns}, 1, {.begin = columns * rank, .total = total}, {}, true);
+    EXPECT_EQ(columns * ranks, total);
+    return with_whole_blocks(param);
+  };
+  struct Expected {
+    std::int64_t begin, stored, first;
+  };
+  const auto expect = [&](std::int64_t total, const std::vector<Expected>& ranks) {
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      const auto count = static_cast<int>(ranks.size());
+      const Param param = slice_of(total / count, total, count, static_cast<int>(r));
+      EXPECT_EQ(param.shape, (Shape{4, ranks[r].stored}));
+      EXPECT_EQ(param.segments[0].slice, (Slice{.dim = 1, .begin = ranks[r].begin, .size = ranks[r].stored}));
+      EXPECT_EQ(param.read_columns, (IndexRange{ranks[r].first, total / count}));
+    }
+  };
+  expect(320, {{0, 192, 0}, {128, 192, 32}});
+  expect(192, {{0, 128, 0}, {64, 128, 32}});
+  expect(192, {{0, 128, 0}, {0, 128, 48}, {64, 128, 32}, {64, 128, 80}});
+}
+
+// Blocks of q_proj and k_proj of a fused parameter, of a slice and in the order of the file's rows.
+TEST(Nf4Weights, PlacesAreThoseOfTheGlobalTensors) {
+  Param qkv = fused_param("qkv",
+                          {row_segment("q", 0, 2, {2, 128}, {.begin = 2, .total = 300}),
+                           row_segment("k", 2, 1, {1, 128}, {.begin = 1, .total = 2})},
+                          {3, 128}, {}, true);
+  Param down = sliced_param("down", {2, 64}, 1, {.begin = 64, .total = 192}, {}, true);
+  Param mixed = of_linear("mixed", {4, 64});
+  mixed.segments.edit()[0].file.row_order = {{2, 2}, {0, 2}};
+  for (Param* const param : {&qkv, &down}) param->of_linear = true;
+  const Flat flat("w", {.trainable = false, .stored = {}, .gathered = DType::nf4_double}, {qkv, down, mixed});
+  const Nf4Places places(flat);
+  ASSERT_EQ(places.tensors().size(), 4u);
+  EXPECT_EQ(places.tensors()[0].groups(), 3);  // 600 blocks
+  EXPECT_EQ(places.groups(), 6);
+  // Elements 384 to 639 are down and the gap after it.
+  const std::vector<std::int32_t> expected = {4,        5,        6,        7,        768 + 2,  768 + 3, 1024 + 1,
+                                              1024 + 4, 1280 + 2, 1280 + 3, 1280 + 0, 1280 + 1, -1,      -1};
+  EXPECT_EQ(places.of_blocks(0, 14 * 64), expected);
+  EXPECT_EQ(places.of_blocks(128, 384), std::vector<std::int32_t>(expected.begin() + 2, expected.begin() + 8));
+  EXPECT_EQ(places.of_rows(), (std::vector<std::int32_t>{4, 6, 770, 1025, 1028, 1282, 1283, 1280, 1281}));
+  EXPECT_EQ(rows_before(flat, 2), 5);
 }
 
 constexpr std::int64_t kRows = 5, kIn = 128, kOut = 64, kRank = 3;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/cat.h"
+#include "base/units.h"
 
 namespace hawser::nn {
 
@@ -124,6 +125,32 @@ Param fused_param(const std::string& name, std::vector<Segment> segments, const 
                " of padding in ", shape.text());
   param.segments = std::move(segments);
   return param;
+}
+
+Param with_whole_blocks(const Param& param) {
+  const Segment& first = param.segments.front();
+  const int last = first.global.rank() - 1;
+  if (!first.slice || first.slice->dim != last || last == 0 || first.global[last] % kNf4Block != 0) return param;
+  const std::int64_t total = first.global[last], size = first.slice->size;
+  if (size % kNf4Block == 0) return param;
+  // The most that a rank needs: slices begin at multiples of their size.
+  std::int64_t stored = 0;
+  for (std::int64_t begin = 0; begin < total; begin += size) {
+    const std::int64_t end = std::min(total, begin + size);
+    stored = std::max(stored, round_up(end, kNf4Block) - begin / kNf4Block * kNf4Block);
+  }
+  Param out = param;
+  out.shape[out.shape.rank() - 1] = stored;
+  for (Segment& segment : out.segments.edit()) {
+    HAWSER_CHECK(segment.slice && segment.slice->dim == segment.global.rank() - 1 && segment.slice->size == size,
+                 param.name, ": segments with other slices");
+    Slice& slice = *segment.slice;
+    const std::int64_t begin = std::min(slice.begin / kNf4Block * kNf4Block, total - stored);
+    out.read_columns = IndexRange{slice.begin - begin, size};
+    slice.begin = begin;
+    slice.size = stored;
+  }
+  return out;
 }
 
 Segment row_segment(const std::string& name, std::int64_t row, std::int64_t rows, const Shape& shape, DimSlice slice,

@@ -111,8 +111,8 @@ struct FlatSpec {
   Domain domain = Domain::sliced;
   bool trainable = true;        // false: frozen. No gradient, no moments, no master weights
   std::optional<DType> stored;  // dtype that ranks keep; absent: float32 if trainable, otherwise as gathered
-  // Dtype that layers read; absent: the compute dtype. DType::nf4: frozen weights of Linears and experts only, whose
-  // rows on this rank are whole blocks.
+  // Dtype that layers read; absent: the compute dtype. DType::nf4 and nf4_double: frozen weights of Linears and experts
+  // only, whose rows in the global tensor are whole blocks.
   std::optional<DType> gathered;
   // Each parameter has a float32 scale for each of its Param::gemm_matrices(), of the global parameter: equal on
   // tensor-parallel ranks, which have slices of it. Weights of Linears and experts only.
@@ -135,9 +135,10 @@ struct FlatSpec {
                              // Flat::kAlignmentElements
   bool operator==(const FlatSpec&) const = default;
 
-  // Blocks of a row's weights in 4 bits (DType::nf4), each with its scale: stored and gathered so, quantized once as
-  // they are loaded, and dequantized where a GEMM reads them.
-  bool packed() const { return gathered == DType::nf4; }
+  // Blocks of a row's weights in 4 bits (DType::nf4 or nf4_double), each with its scale: stored and gathered so,
+  // quantized once as they are loaded, and dequantized where a GEMM reads them.
+  bool packed() const { return gathered && is_nf4(*gathered); }
+  bool double_quantized() const { return gathered == DType::nf4_double; }
   bool fp8() const { return quantized_on_use || scaled; }  // GEMMs read it quantized
   // The dtypes in a model that computes in `compute`.
   DType gathered_in(DType compute) const { return gathered.value_or(compute); }
@@ -170,6 +171,9 @@ struct Param {
   // Its gradient is a sum over the residual's rows (RowCounts::residual): with sequence parallelism, each tensor rank
   // has a part of it.
   bool of_residual_rows = false;
+  // FlatSpec::packed, of a slice whose columns begin or end within a block: the columns that the layer reads. The shape
+  // and the segments then have whole blocks (with_whole_blocks). Absent: it reads all columns.
+  std::optional<IndexRange> read_columns = {};
 
   std::int64_t elements() const { return shape.elements(); }
   std::int64_t gemm_matrices() const { return matrices > 0 ? matrices : 1; }
@@ -188,6 +192,10 @@ void set_unsliced(Param& param);
 // A Param that has a slice of dim `dim` of one global tensor, Shard(dim) over the tensor ranks; of dim 0, it may have
 // padding.
 Param sliced_param(const std::string& name, const Shape& shape, int dim, DimSlice slice, Initial initial, bool decay);
+// `param` with the columns of the blocks that its slice of dim 1 has a part of: neighbours then have some of them, too.
+// The shape is equal on all tensor ranks. Example: of 320 columns over two ranks, each has 160 and reads columns
+// [0, 160) of 192, or [32, 192) of those from 128 on. Unchanged if no block is cut, or if the tensor has no whole blocks.
+Param with_whole_blocks(const Param& param);
 // A Param of several segments with the same row length, one after another, and rows of padding. Throws InternalError
 // unless they are all its rows, and each segment has the shape of its slice, leading dims flattened.
 Param fused_param(const std::string& name, std::vector<Segment> segments, const Shape& shape, Initial initial,

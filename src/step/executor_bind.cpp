@@ -347,6 +347,7 @@ std::vector<nn::Scaled> Executor::Impl::weights_of(const Instruction& instructio
     weights.emplace_back(values.empty() ? values : flat.view(values, place.index),
                          setup_.state->gemm_scale(place.flat, place.index),
                          transposed.empty() ? transposed : flat.transposed_view(transposed, place.index));
+    if (flat.spec().packed()) weights.back().nf4 = setup_.state->nf4_matrix(place.flat, place.index);
   }
   return weights;
 }

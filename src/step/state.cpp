@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "models/weights.h"
+#include "nn/nf4_places.h"
 #include "ops/copy/copy.h"
 #include "ops/copy/transpose.h"
-#include "ops/quantize/quantize_nf4.h"
 #include "step/schedule.h"
 
 namespace hawser::step {
@@ -123,6 +123,12 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       }
       // Not in an AmaxGroup: no step reduces it.
       if (on_load) flats_[f].amax = carver.take(DType::f32, {flat.scale_count()});
+    }
+    for (std::size_t f = 0; f < flats_.size(); ++f) {
+      const nn::Flat& flat = model.flats()[f];
+      if (!flat.spec().double_quantized() || !flats_[f].held) continue;
+      flats_[f].nf4_groups = carver.take(DType::f32, {nn::Nf4Places(flat).groups(), 2});
+      flats_[f].nf4_row_places = carver.take(DType::i32, {nn::rows_before(flat, flat.params().size())});
     }
     parameter_bytes_ = carver.used();
     if (options.optimizer != nullptr) {
@@ -239,6 +245,14 @@ void ModelState::fill(const models::Model& model, Device& device) {
              ropes_[i].raw(), frequencies.data(), ropes_[i].bytes());
     stream->synchronize();
   }
+  for (std::size_t f = 0; f < flats_.size(); ++f) {
+    const TensorView& places = flats_[f].nf4_row_places;
+    if (places.empty()) continue;
+    const std::vector<std::int32_t> of_rows = nn::Nf4Places(model.flats()[f]).of_rows();
+    transfer(*stream, {.name = "load_row_places", .kind = OpKind::transfer, .accesses = {writes(places)}}, places.raw(),
+             reinterpret_cast<const std::byte*>(of_rows.data()), places.bytes());
+    stream->synchronize();
+  }
   for (const auto& [values, view] : slopes_) {
     transfer(*stream, {.name = "load_alibi_slopes", .kind = OpKind::transfer, .accesses = {writes(view)}}, view.raw(),
              values.data(), view.bytes());
@@ -274,6 +288,13 @@ void ModelState::set_progress(const OptimizerProgress& progress, Stream& stream)
 }
 
 std::int64_t FlatState::staged_stored_bytes() const {
+  if (is_nf4(compute.dtype())) {
+    const std::int64_t piece = std::min(count, kNf4PieceElements) * size_of(DType::f32);
+    if (nf4_groups.empty()) return piece;
+    return round_up(piece, Device::kAlignment) +
+           round_up(nf4_groups.size(0) * kNf4GroupBlocks * size_of(DType::f32), Device::kAlignment) +
+           count / kNf4Block * size_of(DType::i32);
+  }
   if (quantized_on_load()) return count * size_of(DType::f32);
   return stored_on_host() ? stored.bytes() : 0;
 }
@@ -294,9 +315,8 @@ std::int64_t ModelState::staged_bytes() const {
 void ModelState::refresh_compute(int flat, const TensorView& stored, const TensorView& compute, Stream& stream) const {
   const FlatState& state = flats_[static_cast<std::size_t>(flat)];
   const bool copies = compute.raw() != stored.raw();
-  if (copies && model_->flat(flat).spec().packed()) {
-    ops::quantize_nf4(stream, {.x = stored, .q = compute});
-  } else if (copies && (state.quantized_after_updates() || state.quantized_on_load())) {
+  HAWSER_CHECK(!copies || !model_->flat(flat).spec().packed(), model_->flat(flat).name(), ": NF4 after it is loaded");
+  if (copies && (state.quantized_after_updates() || state.quantized_on_load())) {
     options_.quantizer->quantize_weights(stream, {.flat = model_->flat(flat), .begin = state.begin, .values = stored},
                                          state.scales, compute);
   } else if (copies) {
@@ -315,6 +335,18 @@ TensorView ModelState::gemm_scale(int flat, int param) const {
   const bool several = of.params()[static_cast<std::size_t>(param)].gemm_matrices() > 1;
   if (several || state.gemm_scales.empty()) return of.scale_view(state.scales, param);
   return state.gemm_scales.rows(kGemmScaleStride * of.scale_offset(param), 1);
+}
+
+nn::Nf4Matrix ModelState::nf4_matrix(int flat, int param) const {
+  const FlatState& state = flats_[static_cast<std::size_t>(flat)];
+  const nn::Flat& of = model_->flat(flat);
+  const nn::Param& matrix = of.params()[static_cast<std::size_t>(param)];
+  nn::Nf4Matrix nf4{.columns = matrix.read_columns};
+  if (!state.nf4_groups.empty()) {
+    const std::int64_t first = nn::rows_before(of, static_cast<std::size_t>(param));
+    nf4.scales = {state.nf4_groups, state.nf4_row_places.rows(first, matrix.shape[0])};
+  }
+  return nf4;
 }
 
 void ModelState::measure(int flat, const TensorView& stored, Stream& stream) const {

@@ -79,6 +79,10 @@ struct FlatState {
   TensorView gemm_scales;  // float32 [4 * Flat::scale_count()]: `scales`, 16 bytes apart, as GEMMs of FP8 read them
   TensorView amax;         // float32 [Flat::scale_count()]: the maxima that `scales` come from
 
+  // Scales of weights in DType::nf4_double, empty for others: of all groups of the flat's global tensors, on each rank,
+  // and float32 [G, 2] each; and int32 [all rows of the flat's parameters] (nn/nf4_places.h).
+  TensorView nf4_groups, nf4_row_places;
+
   // float32 [count]: the gradient of a Verification::reference, and then its difference from that of the comparison.
   // A trainable flat has it, with StateOptions::verifies.
   TensorView reference_gradient;
@@ -92,10 +96,13 @@ struct FlatState {
   bool quantized_on_load() const { return quantizes == QuantizesWeights::on_load; }
   bool quantized_after_updates() const { return quantizes == QuantizesWeights::after_updates; }
   // Bytes of the device that work on the weights takes outside of steps: for copies of `stored` and `compute`, where
-  // these are in host memory, or for `stored` in float32 if the weights are quantized on load.
+  // these are in host memory, or for `stored` in float32 if the weights are quantized on load. Of NF4 only a piece is in
+  // float32 at a time, kNf4PieceElements or fewer; of nf4_double there are the scale and the place of each block, too.
   std::int64_t staged_stored_bytes() const;
   std::int64_t staged_compute_bytes() const;
 };
+
+constexpr std::int64_t kNf4PieceElements = std::int64_t{16} << 20;
 
 // An operand of a Linear whose scale is kept from step to step (LinearFormat::fp8_delayed).
 struct ScaledSite {
@@ -212,6 +219,8 @@ class ModelState {
   void refresh_compute(int flat, const TensorView& stored, const TensorView& compute, Stream& stream) const;
   // What a Linear reads beside a gathered weight, or a layer beside several (nn::Param::gemm_matrices).
   TensorView gemm_scale(int flat, int param) const;
+  // What a Linear reads beside a gathered weight in NF4.
+  nn::Nf4Matrix nf4_matrix(int flat, int param) const;
   // Enqueues FlatState::amax of this rank's shard.
   void measure(int flat, const TensorView& stored, Stream& stream) const;
   // Enqueues the scales that follow when the amaxes of all ranks are reduced.

@@ -22,8 +22,6 @@ void scale_weights(const ModelState& state, comm::Mesh& mesh, Stream& stream, co
 void quantize_loaded(const ModelState& state, const models::Model& model, comm::Mesh& mesh, int flat,
                      const TensorView& values, const TensorView& compute, Stream& stream, const Workspace& workspace) {
   HAWSER_CHECK(state.flat(flat).quantized_on_load(), model.flat(flat).name(), ": not quantized as it is loaded");
-  // Shards begin at blocks, whose scales follow from their own weights.
-  if (model.flat(flat).spec().packed()) return state.refresh_compute(flat, values, compute, stream);
   const Domain domain = model.flat(flat).spec().domain;
   const TensorView& amax = state.flat(flat).amax;
   state.measure(flat, values, stream);

@@ -31,6 +31,7 @@ bool with_type(DType dtype, Use use) {
     case DType::f8e4m3:
     case DType::f8e5m2:
     case DType::nf4:
+    case DType::nf4_double:
       return false;
   }
   return false;

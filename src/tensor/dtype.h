@@ -7,8 +7,9 @@
 namespace hawser {
 
 // Values are stored in GEMM choices (ops/gemm/gemm_key.h): new ones go to the end.
-// An element of nf4 is a block of weights with its scale, in 36 bytes: half a byte each, and a float32.
-enum class DType : std::uint8_t { f32, bf16, i32, i64, u8, f8e4m3, f8e5m2, nf4 };
+// An element of nf4 is a block of weights with its scale, in 36 bytes: half a byte each, and a float32. One of
+// nf4_double (double quantization) has 33 bytes: its scale is a code of 8 bits.
+enum class DType : std::uint8_t { f32, bf16, i32, i64, u8, f8e4m3, f8e5m2, nf4, nf4_double };
 
 constexpr std::int64_t kNf4Block = 64;  // weights of a block
 
@@ -27,13 +28,19 @@ constexpr std::int64_t size_of(DType dtype) {
       return 1;
     case DType::nf4:
       return 4 + kNf4Block / 2;
+    case DType::nf4_double:
+      return 1 + kNf4Block / 2;
   }
   return 0;
 }
 
+constexpr bool is_nf4(DType dtype) {
+  return dtype == DType::nf4 || dtype == DType::nf4_double;
+}
+
 // The values in one element of a view.
 constexpr std::int64_t values_per_element(DType dtype) {
-  return dtype == DType::nf4 ? kNf4Block : 1;
+  return is_nf4(dtype) ? kNf4Block : 1;
 }
 
 constexpr const char* to_string(DType dtype) {
@@ -54,6 +61,8 @@ constexpr const char* to_string(DType dtype) {
       return "float8_e5m2";
     case DType::nf4:
       return "nf4";
+    case DType::nf4_double:
+      return "nf4_double";
   }
   return "?";
 }

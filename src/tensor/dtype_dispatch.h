@@ -22,6 +22,7 @@ auto dispatch_float_as(DType dtype, const Body& body) {
     case DType::f8e4m3:
     case DType::f8e5m2:
     case DType::nf4:
+    case DType::nf4_double:
       break;
   }
   throw InternalError(cat("no computation with ", to_string(dtype)), std::source_location::current());

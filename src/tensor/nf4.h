@@ -1,22 +1,40 @@
-// `Nf4Block`: 64 weights in NF4, the 4-bit NormalFloat of QLoRA (arXiv 2305.14314), with one float32 scale. It is the
-// element of views of DType::nf4.
+// `Nf4Block`, `Nf4DoubleBlock`: 64 weights in NF4, the 4-bit NormalFloat of QLoRA (arXiv 2305.14314). They are the
+// elements of views of DType::nf4 and DType::nf4_double.
 //
 //   scale = max |w[i]|       w[i] is about scale * kNf4Values[code of i]
-//   code of i: that of the level nearest to w[i] / scale, rounded to float32 first; of two as near, the lower one
+//   code of i: that of the level nearest to w[i] * (1 / scale), rounded to float32 twice; of two as near, the lower one
 //
-// Of a block of zeros, and of one with a value that is not finite, all codes are that of 0, and the scale of the latter
-// is NaN: so are all its weights. The codes are in the order of bitsandbytes: of a byte, the upper four bits are the
-// weight with the lower index. All devices have the same bits.
+// Example: 64 weights of which the largest is 0.5 have scale 0.5. A weight of 0.12 is 0.24 of it, and has the code 10 of
+// the level 0.2461: it becomes 0.1231.
+//
+// Of a block of zeros, or of values below the smallest normal float32, the scale is 0 and all codes are 0. Of one with a
+// value that is not finite, the codes are those of 0, and the scale is NaN: so are all its weights. The codes are in the
+// order of bitsandbytes: of a byte, the upper four bits are the weight with the lower index. All devices have the same
+// bits.
+//
+// Double quantization stores the scale of a block in 8 bits. 256 blocks of a tensor that follow each other are a group:
+//
+//   mean         of the scales of all blocks of the tensor, summed in float64
+//   group scale  max |scale - mean| in the group
+//   code         that of the value of kSignedDynamicMap nearest to (scale - mean) * (1 / group scale)
+//   scale        = kSignedDynamicMap[code] * group scale + mean, rounded to float32 after each operation
+//
+// Groups and mean are the whole tensor's, on every mesh. Source: bitsandbytes 0.50.2, its CUDA kernels. They round
+// 1 / scale in another way, by at most the last bit.
 #pragma once
 
 #include <array>
+#include <span>
+#include <vector>
 
 #include "tensor/dtype.h"
+#include "tensor/dynamic_map.h"
 
 namespace hawser {
 
 constexpr int kNf4Levels = 16;
-constexpr int kNf4Zero = 7;  // the code of 0
+constexpr int kNf4Zero = 7;                    // the code of 0
+constexpr std::int64_t kNf4GroupBlocks = 256;  // blocks of a group
 
 // Quantiles of the normal distribution, divided by the largest: rising, from -1 to 1, with an exact 0. As published.
 inline constexpr std::array<float, kNf4Levels> kNf4Values = {
@@ -52,9 +70,35 @@ struct Nf4Block {
 };
 static_assert(sizeof(Nf4Block) == size_of(DType::nf4));
 
+struct Nf4DoubleBlock {
+  std::uint8_t scale = 0;  // a code of kSignedDynamicMap
+  std::array<std::uint8_t, kNf4Block / 2> codes{};
+};
+static_assert(sizeof(Nf4DoubleBlock) == size_of(DType::nf4_double));
+
+// What the scales of a group are stored with.
+struct Nf4Group {
+  float scale = 0, mean = 0;
+
+  float value(std::uint8_t code) const { return kSignedDynamicMap[code] * scale + mean; }
+  // Without a scale all codes have the same value.
+  std::uint8_t code(float block_scale) const {
+    if (scale == 0) return 0;
+    return static_cast<std::uint8_t>(dynamic_code(kSignedDynamicMap, (block_scale - mean) * (1 / scale)));
+  }
+};
+static_assert(sizeof(Nf4Group) == 8);
+
+// The groups of a tensor whose blocks have these scales; the last may have fewer blocks.
+std::vector<Nf4Group> nf4_groups(std::span<const float> scales);
+
 template <>
 constexpr DType dtype_of<Nf4Block>() {
   return DType::nf4;
+}
+template <>
+constexpr DType dtype_of<Nf4DoubleBlock>() {
+  return DType::nf4_double;
 }
 
 }  // namespace hawser

@@ -195,7 +195,7 @@ TEST_F(Frozen, MistakesAreReportedTogether) {
   }
   EXPECT_EQ(testing::lines_of(ran.err).size(), 4u) << ran.err;
   rejected("fit " + recipe("lora", ", freeze: embed_tokens") + " --set adapter.kind=lora",
-           {"lora.yaml: adapter.kind lora freezes the model's weights already at train.freeze, line 3; try removing "
+           {"lora.yaml: an adapter freezes the model's weights already at train.freeze, line 3; try removing "
             "train.freeze"});
   rejected("fit " + recipe("random", ", freeze: embed_tokens") + " --set model.path= --set model.config=" + base_ +
                "/config.json",

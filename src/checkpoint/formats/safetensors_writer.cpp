@@ -83,6 +83,7 @@ const char* type_name(const SafetensorsSpec& spec) {
     case DType::f8e5m2:
       return "F8_E5M2";
     case DType::nf4:
+    case DType::nf4_double:
       HAWSER_CHECK(false, spec.name, ": safetensors have no ", to_string(spec.dtype));
   }
   return "?";

@@ -61,11 +61,13 @@ std::optional<ops::Fp8Output> ExpertGemms::output(int piece, Site site, Operand 
   return how.quantizer->output(ctx_, how, rows);
 }
 
-Scaled ExpertGemms::weights(int piece, const TensorView& matrices, const TensorView& scales, DType rows) const {
+Scaled ExpertGemms::weights(int piece, const TensorView& matrices, const Scaled& parameter, DType rows) const {
   const std::int64_t count = routing_.sizes.piece_experts();
   const TensorView own = matrices.rows(piece * count, count);
-  if (scales.empty()) return unpacked_weight(ctx_, own, rows);
-  const TensorView own_scales = scales.rows(piece * count, count);
+  if (parameter.scale.empty()) {
+    return unpacked_weight(ctx_, own, parameter.nf4, rows, piece * count * matrices.size(1));
+  }
+  const TensorView own_scales = parameter.scale.rows(piece * count, count);
   if (is_fp8(rows)) return {own, own_scales};
   // The rows are not quantized in this pass.
   const TensorView values = ctx_.temp(rows, own.shape());
@@ -78,7 +80,7 @@ void ExpertGemms::multiply(int piece, int param, const Scaled& x, const TensorVi
   const bool transposed = backward && !parameter.transposed.empty();
   const TensorView matrices =
       by_expert(transposed ? parameter.transposed : parameter.view, routing_.sizes.local_experts);
-  const Scaled b = weights(piece, matrices, parameter.scale, x.view.dtype());
+  const Scaled b = weights(piece, matrices, parameter, x.view.dtype());
   grouped(ctx_,
           ops::GroupedGemm{.a = x.view,
                            .b = b.view,

@@ -35,8 +35,9 @@ class ExpertGemms {
 
  private:
   Quantization quantization(int piece, Site site, Operand operand, Linear::ReadBy reader) const;
-  // The piece's experts of a parameter [L, rows of one, columns] in the dtype of the rows that they multiply.
-  Scaled weights(int piece, const TensorView& matrices, const TensorView& scales, DType rows) const;
+  // The piece's experts of a parameter, `matrices` [L, rows of one, columns], in the dtype of the rows that they
+  // multiply.
+  Scaled weights(int piece, const TensorView& matrices, const Scaled& parameter, DType rows) const;
   double flops(std::int64_t elements) const;  // of a GEMM of one piece, with matrices of `elements` elements
 
   LayerContext& ctx_;

@@ -75,7 +75,7 @@ Scaled Linear::quantized(LayerContext& ctx, Operand operand, const Scaled& matri
 Scaled Linear::weight_for(LayerContext& ctx, int parameter, bool transposed) const {
   const Quantization how = ctx.quantization(site, transposed ? Operand::dy : Operand::x);
   Scaled w = ctx.parameter(parameter);
-  w.view = unpacked_weight(ctx, w.view, ctx.dtype());
+  w.view = unpacked_weight(ctx, w.view, w.nf4, ctx.dtype());
   if (how.format == LinearFormat::compute || how.records_only) return w;
   return how.quantizer->quantize_weight(ctx, w, transposed);
 }

@@ -70,6 +70,7 @@ void fill(const Fill& args) {
     case DType::i64:
     case DType::u8:
     case DType::nf4:
+    case DType::nf4_double:
       break;
     case DType::f8e4m3:
     case DType::f8e5m2:

@@ -194,6 +194,7 @@ void fill(const CudaNative& native, const Fill& args) {
     case DType::f8e4m3:
     case DType::f8e5m2:
     case DType::nf4:
+    case DType::nf4_double:
       break;
   }
   HAWSER_CHECK(false, "fill: y is ", args.y.text());

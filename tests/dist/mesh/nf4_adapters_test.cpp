@@ -1,5 +1,5 @@
-// Adapters on a frozen base in NF4 (QLoRA), on every mesh: the base is stored and gathered in blocks of 36 bytes, and
-// training has the bits of training on the dequantized weights.
+// Adapters on a frozen base in NF4 (QLoRA), on every mesh: the base is stored and gathered in blocks of 36 bytes, or 33
+// with double quantization, and training has the bits of training on the dequantized weights.
 #include <cmath>
 
 #include "base/testing/temporary_folder.h"
@@ -36,8 +36,9 @@ models::ModelDescription description_of(bool experts) {
   return description;
 }
 
-models::Model packed_model(bool experts = false) {
-  return models::Model(description_of(experts), nn::with_nf4_weights(train_adapters, [](int) { return true; }));
+models::Model packed_model(bool experts = false, DType form = DType::nf4) {
+  return models::Model(description_of(experts), nn::with_nf4_weights(
+                                                    train_adapters, [](int) { return true; }, form));
 }
 models::Model plain_model(bool experts = false) {
   return models::Model(description_of(experts), train_adapters);
@@ -81,6 +82,18 @@ void write(engine::Session& session) {
   });
 }
 
+constexpr std::array kForms = {DType::nf4, DType::nf4_double};
+
+// The scales of the groups of a tensor with these values.
+std::vector<Nf4Group> groups_of(const std::vector<float>& values) {
+  std::vector<float> scales;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i % 64 == 0) scales.push_back(0);
+    scales.back() = std::max(scales.back(), std::abs(values[i]));
+  }
+  return nf4_groups(scales);
+}
+
 // The largest value, and the level nearest to each.
 Nf4Block block_of(const float* values) {
   Nf4Block block;
@@ -103,20 +116,28 @@ void expect_blocks(engine::Session& session, const Tensors& weights) {
     ASSERT_EQ(state.quantized_on_load(), flat.spec().packed());
     if (!flat.spec().packed()) continue;
     EXPECT_EQ(state.stored.raw(), state.compute.raw());
-    EXPECT_EQ(state.stored.bytes(), state.count / 64 * 36);
+    const bool doubly = flat.spec().double_quantized();
+    EXPECT_EQ(state.stored.bytes(), state.count / 64 * (doubly ? 33 : 36));
     EXPECT_EQ(state.count * state.shard.count, flat.total(state.shard.count));
     for (int p = 0; p < static_cast<int>(flat.params().size()); ++p) {
       const nn::Param& param = flat.params()[static_cast<std::size_t>(p)];
       std::vector<float> values;
+      std::vector<Nf4Group> groups;  // by block
       for (const nn::Segment& segment : param.segments) {
         const std::vector<float>& of = weights.at(segment.name);
         values.insert(values.end(), of.begin(), of.end());
+        const std::vector<Nf4Group> own = groups_of(of);
+        for (std::size_t b = 0; b < of.size() / 64; ++b) groups.push_back(own[b / 256]);
       }
       for (std::int64_t i = 0; i < param.elements(); i += 64) {
         const Nf4Block block = block_of(&values[static_cast<std::size_t>(i)]);
+        const Nf4DoubleBlock double_block{groups[static_cast<std::size_t>(i / 64)].code(block.scale), block.codes};
         const auto differs = [&](const TensorView& view, std::int64_t at) {
           ++checked;
-          return std::memcmp(view.rows(at / 64, 1).raw(), &block, sizeof(block)) == 0 ? 0u : 1u;
+          const std::byte* const raw = view.rows(at / 64, 1).raw();
+          const int order =
+              doubly ? std::memcmp(raw, &double_block, sizeof(double_block)) : std::memcmp(raw, &block, sizeof(block));
+          return order == 0 ? 0u : 1u;
         };
         const std::int64_t at = flat.offset(p) + i;
         if (at >= state.begin && at < state.begin + state.count) wrong += differs(state.stored, at - state.begin);
@@ -128,7 +149,8 @@ void expect_blocks(engine::Session& session, const Tensors& weights) {
   EXPECT_EQ(wrong, 0u) << "of " << checked;
 }
 
-// What the state and the plan have of the base: 36 bytes for 64 weights, nothing else.
+// What the state and the plan have of the base: 36 bytes for 64 weights, nothing else; or 33, 8 for a group and 4 for a
+// row.
 void expect_bytes(engine::Session& session) {
   const plan::RankPlan& plan = session.plan(step::Purpose::train);
   EXPECT_EQ(plan.state_bytes, session.state().bytes());
@@ -137,7 +159,15 @@ void expect_bytes(engine::Session& session) {
     const nn::Flat& flat = session.model().flat(f);
     const step::FlatState& state = session.state().flat(f);
     const std::int64_t count = state.unsharded.empty() ? state.count : flat.total(state.shard.count);
-    bytes += round_up(flat.spec().packed() ? count / 64 * 36 : 4 * count, Device::kAlignment);
+    const std::int64_t block = flat.spec().packed() ? size_of(*flat.spec().gathered) : 4 * 64;
+    bytes += round_up(count / 64 * block, Device::kAlignment);
+    if (!flat.spec().double_quantized()) continue;
+    std::int64_t groups = 0, rows = 0;
+    for (const nn::Param& param : flat.params()) {
+      rows += param.shape[0];
+      for (const nn::Segment& segment : param.segments) groups += ceil_div(segment.global.elements(), 64 * 256);
+    }
+    bytes += round_up(8 * groups, Device::kAlignment) + round_up(4 * rows, Device::kAlignment);
   }
   EXPECT_EQ(session.state().parameter_bytes(), bytes);
   int gathered = 0;
@@ -146,7 +176,8 @@ void expect_bytes(engine::Session& session) {
     const int f = plan.program.instructions[static_cast<std::size_t>(key.a)].flat;
     if (!session.model().flat(f).spec().packed()) continue;
     const std::int64_t total = session.model().flat(f).total(session.state().flat(f).shard.count);
-    EXPECT_EQ(plan.buffers.buffers[static_cast<std::size_t>(buffer)].bytes, total / 64 * 36);
+    EXPECT_EQ(plan.buffers.buffers[static_cast<std::size_t>(buffer)].bytes,
+              total / 64 * size_of(*session.model().flat(f).spec().gathered));
     ++gathered;
   }
   EXPECT_EQ(gathered > 0, session.layout().gathers_weights());
@@ -166,11 +197,19 @@ Tensors initial_values(const models::Model& plain) {
   });
 }
 
-using Nf4Base = CaseTest<MeshCase>;
+struct BaseCase {
+  DType form = DType::nf4;
+  MeshCase on;
+
+  std::string name() const { return testing::joined(to_string(form), on.name()); }
+  friend void PrintTo(const BaseCase& c, std::ostream* out) { *out << c.name(); }
+};
+
+using Nf4Base = CaseTest<BaseCase>;
 
 TEST_P(Nf4Base, HasTheBytesOfItsBlocks) {
-  const MeshCase& c = GetParam();
-  const models::Model model = packed_model();
+  const MeshCase& c = GetParam().on;
+  const models::Model model = packed_model(false, GetParam().form);
   const auto device = rank_device();
   static const Tensors weights = initial_values(plain_model());
   const auto mesh = rank_mesh(c.mesh);
@@ -182,12 +221,12 @@ TEST_P(Nf4Base, HasTheBytesOfItsBlocks) {
   expect_bytes(session);
 }
 
-std::vector<MeshCase> both_shardings() {
-  std::vector<MeshCase> out;
+std::vector<BaseCase> both_shardings() {
+  std::vector<BaseCase> out;
   for (MeshCase c : testing::sharded_meshes()) {
     for (const ShardPolicy policy : {ShardPolicy::parameters, ShardPolicy::optimizer}) {
       c.shard_policy = policy;
-      out.push_back(c);
+      for (const DType form : kForms) out.push_back({form, c});
     }
   }
   return out;
@@ -207,11 +246,22 @@ Tensors dequantized(const models::Model& model) {
       for (int p = 0; flat.spec().packed() && p < static_cast<int>(flat.params().size()); ++p) {
         const TensorView view = flat.view(one.state().flat(f).unsharded, p);
         std::vector<float>& values = out[flat.params()[static_cast<std::size_t>(p)].name];
-        for (std::int64_t b = 0; b < view.elements(); ++b) {
-          const Nf4Block& block = view.data<Nf4Block>()[b];
+        const nn::Nf4Matrix nf4 = one.state().nf4_matrix(f, p);
+        const auto* const groups = reinterpret_cast<const Nf4Group*>(nf4.scales.groups.raw());
+        const auto append = [&](float scale, const auto& codes) {
           for (std::size_t i = 0; i < 64; ++i) {
-            const int code = i % 2 == 0 ? block.codes[i / 2] >> 4 : block.codes[i / 2] & 15;
-            values.push_back(block.scale * kNf4Values[static_cast<std::size_t>(code)]);
+            const int code = i % 2 == 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15;
+            values.push_back(scale * kNf4Values[static_cast<std::size_t>(code)]);
+          }
+        };
+        for (std::int64_t b = 0; b < view.elements(); ++b) {
+          if (flat.spec().double_quantized()) {
+            const auto& block = view.data<Nf4DoubleBlock>()[b];
+            const std::int64_t row = b / view.size(1);
+            const std::int64_t place = nf4.scales.row_places.data<std::int32_t>()[row] + b % view.size(1);
+            append(groups[place / 256].value(block.scale), block.codes);
+          } else {
+            append(view.data<Nf4Block>()[b].scale, view.data<Nf4Block>()[b].codes);
           }
         }
       }
@@ -223,8 +273,12 @@ Tensors dequantized(const models::Model& model) {
 struct AdapterCase {
   bool experts = false;  // in place of the MLPs
   MeshCase on;
+  DType form = DType::nf4;
 
-  std::string name() const { return testing::joined(testing::name_if(experts, "experts"), on.name()); }
+  std::string name() const {
+    const std::string model = testing::joined(testing::name_if(experts, "experts"), on.name());
+    return testing::joined(testing::name_if(form == DType::nf4_double, "double"), model);
+  }
   friend void PrintTo(const AdapterCase& c, std::ostream* out) { *out << c.name(); }
 };
 
@@ -234,10 +288,11 @@ using Nf4Weights = CaseTest<AdapterCase>;
 TEST_P(Nf4Weights, HaveTheBitsOfDequantizedWeights) {
   const bool experts = GetParam().experts;
   const MeshCase& c = GetParam().on;
-  const models::Model model = packed_model(experts), plain = plain_model(experts);
-  static std::map<bool, Tensors> references;
-  if (!references.contains(experts)) references[experts] = dequantized(model);
-  const Tensors& weights = references.at(experts);
+  const DType form = GetParam().form;
+  const models::Model model = packed_model(experts, form), plain = plain_model(experts);
+  static std::map<std::pair<bool, DType>, Tensors> references;
+  if (!references.contains({experts, form})) references[{experts, form}] = dequantized(model);
+  const Tensors& weights = references.at({experts, form});
   // `of`: of the model; `given`: the base has `weights`, rounded to the compute dtype.
   const auto trained = [&](const models::Model& of, bool given) {
     plan::LayoutChoices layout = layout_with(c, of, c.compute);
@@ -282,7 +337,7 @@ std::vector<AdapterCase> both_dtypes() {
         c.shard_policy = m % 2 == 0 ? ShardPolicy::parameters : ShardPolicy::optimizer;
         c.policy = {.checkpointing = turn / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none,
                     .delay_weight_gradients = turn % 3 == 1};
-        out.push_back({experts, c});
+        out.push_back({experts, c, kForms[turn / 2 % 2]});
       }
     }
   }
@@ -294,7 +349,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Nf4Weights);
 using Nf4Adapters = CaseTest<AdapterCase>;
 
 TEST_P(Nf4Adapters, TrainLikeOneRank) {
-  const models::Model model = packed_model(GetParam().experts);
+  const models::Model model = packed_model(GetParam().experts, GetParam().form);
   plan::LayoutChoices layout = layout_with(GetParam().on, model), of_one = layout_with({}, model);
   layout.optimizer = of_one.optimizer = testing::toy_adamw();
   const testing::Trained trained = testing::train(model, layout);
@@ -310,7 +365,7 @@ std::vector<AdapterCase> in_turn() {
       c.compute = DType::f32;
       c.shard_policy = turn % 2 == 0 ? ShardPolicy::optimizer : ShardPolicy::parameters;
       c.policy.checkpointing = turn / 2 % 2 == 0 ? Checkpointing::full : Checkpointing::none;
-      out.push_back({experts, c});
+      out.push_back({experts, c, kForms[turn / 2 % 2]});
       ++turn;
     }
   }
@@ -321,7 +376,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Nf4Adapters);
 
 // From files in bf16, with adapters that these do not have.
 TEST(Nf4Adapters, WeightsInFilesAreQuantizedOnce) {
-  const models::Model model = packed_model(), plain = plain_model();
+  const models::Model plain = plain_model();
   const auto device = rank_device();
   Tensors weights = initial_values(plain);
   const TemporaryFolder own;
@@ -339,8 +394,10 @@ TEST(Nf4Adapters, WeightsInFilesAreQuantizedOnce) {
   Problems problems;
   auto folder = checkpoint::SafetensorsFolder::open(own.path("base"), problems);
   ASSERT_TRUE(folder) << problems.lines();
+  int turn = 0;
   for (const MeshCase& c : testing::sharded_meshes()) {
     SCOPED_TRACE(c.name());
+    const models::Model model = packed_model(false, kForms[++turn % 2]);
     const auto mesh = rank_mesh(c.mesh);
     engine::Session session(model, plan::derive(layout_with(c, model), model), *device, *mesh, {step::Purpose::train});
     session.load(models::WeightSources(*folder), 3);
@@ -350,7 +407,7 @@ TEST(Nf4Adapters, WeightsInFilesAreQuantizedOnce) {
 
 // The base is what a run has trained in full: its checkpoint has float32 weights, which are quantized as they are read.
 TEST(Nf4Adapters, WeightsInACheckpointAreQuantizedOnce) {
-  const models::Model model = packed_model(), plain = plain_model();
+  const models::Model plain = plain_model();
   const std::vector<MeshCase> meshes = testing::sharded_meshes();
   const TemporaryFolder own;
   const std::string root = the_world->all_gather_strings(own.path("checkpoints")).front();
@@ -365,8 +422,10 @@ TEST(Nf4Adapters, WeightsInACheckpointAreQuantizedOnce) {
     weights = assembled(session);
   }
   checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
-  for (const MeshCase& c : {meshes.front(), meshes.back()}) {
+  for (const DType form : kForms) {
+    const MeshCase& c = form == DType::nf4 ? meshes.front() : meshes.back();
     SCOPED_TRACE(c.name());
+    const models::Model model = packed_model(false, form);
     const auto mesh = rank_mesh(c.mesh);
     engine::Session session(model, plan::derive(layout_with(c, model), model), *device, *mesh, {step::Purpose::train});
     engine::load(session, checkpoint);
@@ -377,27 +436,27 @@ TEST(Nf4Adapters, WeightsInACheckpointAreQuantizedOnce) {
   }
 }
 
-// A run's checkpoint has nothing of the base, which is loaded again; one of everything has its blocks. Either continues
-// on another mesh with the same state, and on the same mesh with the bits of a run that did not stop.
+// A run's checkpoint has nothing of the base, which is loaded again. It continues on another mesh with the same state,
+// and on the same mesh with the bits of a run that did not stop.
 TEST(Nf4Adapters, AResumedRunHasTheSameBase) {
-  const models::Model model = packed_model();
-  const TemporaryFolder own;
   const std::vector<MeshCase> meshes = testing::sharded_meshes();
-  const auto with_session = [&](const MeshCase& c, bool written, const auto& body) {
-    plan::LayoutChoices layout = layout_with(c, model);
-    const auto mesh = rank_mesh(layout.mesh);
-    const testing::ToySteps steps(model, layout, mesh->coordinate(), 2LL * the_world->size());
-    const auto device = rank_device();
-    engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train});
-    if (written) write(session);
-    body(session, steps);
-  };
-  for (const bool everything : {false, true}) {
-    const std::string root = the_world->all_gather_strings(own.path(everything ? "all" : "adapters")).front();
-    const engine::StateScope scope{.frozen = everything};
+  for (const DType form : kForms) {
+    const models::Model model = packed_model(false, form);
+    const TemporaryFolder own;
+    const auto with_session = [&](const MeshCase& c, const auto& body) {
+      plan::LayoutChoices layout = layout_with(c, model);
+      const auto mesh = rank_mesh(layout.mesh);
+      const testing::ToySteps steps(model, layout, mesh->coordinate(), 2LL * the_world->size());
+      const auto device = rank_device();
+      engine::Session session(model, plan::derive(layout, model), *device, *mesh, {step::Purpose::train});
+      write(session);
+      body(session, steps);
+    };
+    const std::string root = the_world->all_gather_strings(own.path("adapters")).front();
+    const engine::StateScope scope{.frozen = false};
     Tensors saved, after;
     step::OptimizerProgress progress;
-    with_session(meshes.front(), true, [&](engine::Session& session, const testing::ToySteps& steps) {
+    with_session(meshes.front(), [&](engine::Session& session, const testing::ToySteps& steps) {
       testing::Trained ignored;
       testing::take_steps(session, steps, {.inputs = {0, 1}}, ignored,
                           [&](const step::StepOutput& output) { progress = *output.progress; });
@@ -407,19 +466,14 @@ TEST(Nf4Adapters, AResumedRunHasTheSameBase) {
       after = assembled(session);
     });
     checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(cat(root, "/", checkpoint::step_name(1)));
-    bool blocks = false;
     for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
-      EXPECT_TRUE(everything || is_adapter(tensor.name)) << tensor.name;
-      if (tensor.dtype != DType::nf4) continue;
-      blocks = true;
-      EXPECT_TRUE(tensor.shape[1] == 1 || tensor.shape[1] == 2) << tensor.name;  // of 64 or 128 columns
+      EXPECT_TRUE(is_adapter(tensor.name)) << tensor.name;
     }
-    EXPECT_EQ(blocks, everything);
-    with_session(meshes.back(), !everything, [&](engine::Session& session, const testing::ToySteps&) {
+    with_session(meshes.back(), [&](engine::Session& session, const testing::ToySteps&) {
       engine::load(session, checkpoint, scope);
       EXPECT_TRUE(same_bits(assembled(session), saved));
     });
-    with_session(meshes.front(), !everything, [&](engine::Session& session, const testing::ToySteps& steps) {
+    with_session(meshes.front(), [&](engine::Session& session, const testing::ToySteps& steps) {
       engine::load(session, checkpoint, scope);
       session.set_progress(progress);
       testing::Trained ignored;

@@ -457,16 +457,35 @@ std::vector<TensorCase> adapters() {
 }
 INSTANTIATE_TEST_SUITE_P(Adapters, Tensor, ::testing::ValuesIn(adapters()), CaseName());
 
-// The base in NF4: a tensor rank's rows and columns are whole blocks, which have the bits of the complete tensor's.
+// The base in NF4: a tensor rank's rows and columns are whole blocks, which have the bits of the complete tensor's. Of
+// a wider MLP the columns of ranks cut blocks (nn::with_whole_blocks). With double quantization the groups of scales are
+// the complete tensor's, also of one that is q in a flat, and copies of k and v in another.
 std::vector<TensorCase> adapters_on_blocks() {
   if (the_world->size() < 2 || the_world->size() > 4) return {};
-  TensorCase c{.model = "adapters_on_nf4",
-               .whole = testing::toy_of_nf4_blocks(),
-               .spec = nn::with_nf4_weights(train_own_adapters, [](int) { return true; })};
-  testing::add_toy_adapters(c.whole, 0.25);
-  std::vector<TensorCase> out(2, c);
-  out[0].on = {.mesh = divided_mesh(), .policy = kFull, .division = kSequence};
-  out[1].on = {.mesh = divided_mesh(), .policy = kDelayed, .division = kVocabulary};
+  std::vector<TensorCase> out;
+  for (const DType form : {DType::nf4, DType::nf4_double}) {
+    TensorCase c{.model = cat("adapters_on_", to_string(form)),
+                 .whole = testing::toy_of_nf4_blocks(),
+                 .spec = nn::with_nf4_weights(
+                     train_own_adapters, [](int) { return true; }, form)};
+    testing::add_toy_adapters(c.whole, 0.25);
+    c.on = {.mesh = divided_mesh(), .policy = kFull, .division = kSequence};
+    out.push_back(c);
+    c.model += "_cut";
+    for (models::BlockDescription& block : c.whole.blocks) block.mlp.inner = 192;
+    c.on = {.mesh = divided_mesh(), .policy = kDelayed, .division = kVocabulary};
+    out.push_back(c);
+  }
+  const models::ModelDescription fused = testing::with_fused_qkv(testing::toy_of_nf4_blocks(), 1);
+  TensorCase c{.model = "adapters_on_fused_nf4_double",
+               .on = {.mesh = with_kv_copies(divided_mesh(), fused), .policy = kFull, .division = kSequence},
+               .whole = fused,
+               .spec = nn::with_nf4_weights(
+                   train_own_adapters, [](int) { return true; }, DType::nf4_double)};
+  for (models::BlockDescription& block : c.whole.blocks) {
+    block.attention.adapters = {{block.attention.fused, 3, 2.0}};
+  }
+  out.push_back(c);
   return out;
 }
 INSTANTIATE_TEST_SUITE_P(AdaptersOnBlocks, Tensor, ::testing::ValuesIn(adapters_on_blocks()), CaseName());

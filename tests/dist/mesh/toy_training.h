@@ -43,12 +43,12 @@ inline std::vector<float> floats_of(const TensorView& view) {
   } else if (view.dtype() == DType::f8e4m3) {
     std::transform(view.data<F8E4M3>(), view.data<F8E4M3>() + view.elements(), values.begin(),
                    [](F8E4M3 value) { return static_cast<float>(value); });
-  } else if (view.dtype() == DType::nf4) {  // a number of all bytes of each block
-    std::transform(view.data<Nf4Block>(), view.data<Nf4Block>() + view.elements(), values.begin(),
-                   [](const Nf4Block& block) {
-                     const std::string_view bytes(reinterpret_cast<const char*>(&block), sizeof(block));
-                     return static_cast<float>(fnv1a(bytes) % (1u << 24));
-                   });
+  } else if (is_nf4(view.dtype())) {  // a number of all bytes of each block
+    const auto size = static_cast<std::size_t>(size_of(view.dtype()));
+    const std::string_view bytes(reinterpret_cast<const char*>(view.raw()), values.size() * size);
+    for (std::size_t b = 0; b < values.size(); ++b) {
+      values[b] = static_cast<float>(fnv1a(bytes.substr(b * size, size)) % (1u << 24));
+    }
   } else {
     std::transform(view.data<Bf16>(), view.data<Bf16>() + view.elements(), values.begin(),
                    [](Bf16 value) { return static_cast<float>(value); });
@@ -119,7 +119,16 @@ inline Tensors assembled(engine::Session& session) {
     EXPECT_TRUE(std::ranges::none_of(values, [](float value) { return std::isnan(value); })) << name;
     elements += values.size();
   }
-  EXPECT_EQ(copies, elements * static_cast<std::size_t>(session.mesh().sizes().replicas()));
+  // Two tensor ranks have a block that their slices cut.
+  const bool cut = std::ranges::any_of(session.model().flats(), [](const nn::Flat& flat) {
+    return std::ranges::any_of(flat.params(), [](const nn::Param& param) { return param.read_columns.has_value(); });
+  });
+  const std::size_t once = elements * static_cast<std::size_t>(session.mesh().sizes().replicas());
+  if (cut) {
+    EXPECT_GT(copies, once);
+  } else {
+    EXPECT_EQ(copies, once);
+  }
   return tensors;
 }
 
