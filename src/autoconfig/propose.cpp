@@ -348,11 +348,24 @@ class Proposer {
       if (error.code() != ExitCode::does_not_fit) throw;
     }
     recipe_ = all_weights;
-    recipe_.adapter.kind = AdapterKind::lora;
-    why("adapter.kind", "training all weights does not fit in memory");
-    choose_learning_rate(model.parameters());
-    const engine::OpenModel adapted = open_model();
-    fit_or_use_float32(*adapted.model);
+    const RecipeNotes notes = notes_;
+    const auto adapt = [&](AdapterKind kind, const char* reason) {
+      recipe_.adapter.kind = kind;
+      why("adapter.kind", reason);
+      choose_learning_rate(model.parameters());
+      const engine::OpenModel adapted = open_model();
+      fit_or_use_float32(*adapted.model);
+    };
+    const bool may_quantize =
+        recipe_.precision.compute != ComputePrecision::fp8 && !recipe_.adapter.dora && !fixed("adapter.base");
+    try {
+      return adapt(AdapterKind::lora, "training all weights does not fit in memory");
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::does_not_fit || !may_quantize) throw;
+    }
+    recipe_ = all_weights;
+    notes_ = notes;
+    adapt(AdapterKind::qlora, "neither all weights nor an adapter beside frozen weights in bf16 fit in memory");
   }
 
   // The bf16 copies of trained weights are in addition to the float32 ones, so float32 may fit where bf16 does not.

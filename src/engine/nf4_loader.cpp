@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nn/nf4_places.h"
+#include "nn/segment_ranges.h"
 #include "ops/copy/copy.h"
 #include "ops/quantize/quantize_nf4.h"
 
@@ -23,14 +24,38 @@ void write(Stream& stream, const std::vector<T>& values, const TensorView& to) {
 }  // namespace
 
 Nf4Loader::Nf4Loader(Stream& stream, const step::ModelState& state, const models::Model& model, comm::Mesh& mesh,
-                     StagedWeights& staged, step::Workspace workspace, StoredGroups stored)
+                     StagedWeights& staged, step::Workspace workspace, const models::WeightSources* sources)
     : stream_(stream),
       state_(state),
       model_(model),
       mesh_(mesh),
       staged_(staged),
       workspace_(std::move(workspace)),
-      stored_(std::move(stored)) {}
+      sources_(sources) {}
+
+models::WeightSources::Place Nf4Loader::stored(const nn::Segment& segment) const {
+  if (sources_ == nullptr || !(segment.file == nn::FileForm())) return {};
+  models::WeightSources::Place place = sources_->find(segment.name);
+  if (place.files == nullptr) return {};
+  const checkpoint::QuantizedTensor* const tensor = place.files->find_quantized(place.name);
+  return tensor != nullptr && tensor->mean ? place : models::WeightSources::Place();
+}
+
+void Nf4Loader::copy_stored(int flat, const TensorView& blocks) {
+  const step::FlatState& state = state_.flat(flat);
+  std::vector<Nf4DoubleBlock> values;
+  for (const nn::SegmentRange& range : nn::segment_ranges(model_.flat(flat), state.begin, state.count)) {
+    const nn::Segment& segment = nn::segment_of(model_.flat(flat), range);
+    const models::WeightSources::Place place = stored(segment);
+    if (place.files == nullptr) continue;
+    values.resize(static_cast<std::size_t>(range.count / kNf4Block));
+    nn::for_each_global_run(segment, range, [&](std::int64_t global, std::int64_t at, std::int64_t count) {
+      place.files->read_blocks(place.name, global / kNf4Block, count / kNf4Block,
+                               &values[static_cast<std::size_t>((at - range.at) / kNf4Block)]);
+    });
+    write(stream_, values, blocks.rows(range.at / kNf4Block, range.count / kNf4Block));
+  }
+}
 
 void Nf4Loader::load(int flat, const Fill& fill) {
   const step::FlatState& state = state_.flat(flat);
@@ -55,6 +80,7 @@ void Nf4Loader::load(int flat, const Fill& fill) {
                                 .places = doubly ? staged.places.rows(own.begin, own.count) : TensorView()});
     stream_.synchronize();  // the host may write the next piece
   }
+  if (doubly) copy_stored(flat, blocks);
   staged_.store_compute(flat);
   if (!doubly) return stream_.synchronize();
   const Domain domain = of.spec().domain;
@@ -84,20 +110,34 @@ void Nf4Loader::finish_unit() {
 
 void Nf4Loader::encode(int flat) {
   const step::FlatState& state = state_.flat(flat);
-  const nn::Nf4Places places(model_.flat(flat));
+  const nn::Flat& of = model_.flat(flat);
+  const nn::Nf4Places places(of);
+  std::map<std::string, std::vector<Nf4Group>> stored_groups;
+  std::vector<std::int32_t> own = places.of_blocks(state.begin, state.count);
+  for (const nn::SegmentRange& range : nn::segment_ranges(of, state.begin, state.count)) {
+    // Its blocks have their codes already.
+    if (stored(nn::segment_of(of, range)).files == nullptr) continue;
+    std::fill_n(own.begin() + range.at / kNf4Block, range.count / kNf4Block, -1);
+  }
+  for (const nn::Param& param : of.params()) {
+    for (const nn::Segment& segment : param.segments) {
+      const models::WeightSources::Place place = stored(segment);
+      if (place.files != nullptr) stored_groups.emplace(segment.name, place.files->read_groups(place.name));
+    }
+  }
   std::vector<float> maxima(static_cast<std::size_t>(places.groups() * kNf4GroupBlocks));
   std::vector<Nf4Group> groups;
   for (const nn::Nf4Places::Tensor& tensor : places.tensors()) {
     const std::vector<float>& scales = scales_.at(tensor.name);
     std::copy(scales.begin(), scales.end(), maxima.begin() + tensor.first_group * kNf4GroupBlocks);
-    std::optional<std::vector<Nf4Group>> of;
-    if (stored_) of = stored_(tensor.name);
-    if (!of) of = nf4_groups(scales);
-    HAWSER_CHECK(static_cast<std::int64_t>(of->size()) == tensor.groups(), tensor.name, ": ", of->size(), " groups");
-    groups.insert(groups.end(), of->begin(), of->end());
+    const auto found = stored_groups.find(tensor.name);
+    const std::vector<Nf4Group> of_tensor = found != stored_groups.end() ? found->second : nf4_groups(scales);
+    HAWSER_CHECK(static_cast<std::int64_t>(of_tensor.size()) == tensor.groups(), tensor.name, ": ", of_tensor.size(),
+                 " groups");
+    groups.insert(groups.end(), of_tensor.begin(), of_tensor.end());
   }
   const StagedWeights::Nf4 staged = staged_.nf4(flat);
-  write(stream_, places.of_blocks(state.begin, state.count), staged.places);
+  write(stream_, own, staged.places);
   write(stream_, maxima, staged.maxima);
   write(stream_, groups, state.nf4_groups);
   const TensorView blocks = staged_.load_compute(flat);

@@ -13,11 +13,11 @@
 
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/staged_weights.h"
+#include "models/weights.h"
 #include "step/weight_scales.h"
 #include "tensor/nf4.h"
 
@@ -28,18 +28,19 @@ class Nf4Loader {
   // Writes elements [first, first + values.elements()) of this rank's shard of a flat to `values`, float32 of the
   // device, on the stream or before it returns.
   using Fill = std::function<void(std::int64_t first, const TensorView& values)>;
-  // The groups that the files have of a tensor (bitsandbytes), in place of those that follow from its values.
-  using StoredGroups = std::function<std::optional<std::vector<Nf4Group>>(const std::string& tensor)>;
-
-  // All arguments outlive this.
+  // All arguments outlive this. `sources`: where files have a tensor in the form of the flat, with double quantization
+  // (checkpoint::QuantizedTensor), its blocks and groups are taken as they are.
   Nf4Loader(Stream& stream, const step::ModelState& state, const models::Model& model, comm::Mesh& mesh,
-            StagedWeights& staged, step::Workspace workspace, StoredGroups stored = {});
+            StagedWeights& staged, step::Workspace workspace, const models::WeightSources* sources = nullptr);
 
   // Waits for the stream.
   void load(int flat, const Fill& fill);
   void finish_unit();
 
  private:
+  // Where the files have these blocks; files is null if they do not.
+  models::WeightSources::Place stored(const nn::Segment& segment) const;
+  void copy_stored(int flat, const TensorView& blocks);
   void encode(int flat);
 
   Stream& stream_;
@@ -48,7 +49,7 @@ class Nf4Loader {
   comm::Mesh& mesh_;
   StagedWeights& staged_;
   step::Workspace workspace_;
-  StoredGroups stored_;
+  const models::WeightSources* sources_;
   std::vector<int> flats_;                            // of the unit, in nf4_double
   std::map<std::string, std::vector<float>> scales_;  // of all blocks of the unit's tensors
 };

@@ -22,7 +22,6 @@
 #include "plan/plan.h"
 #include "step/executor.h"
 #include "step/replay.h"
-#include "tensor/nf4.h"
 
 namespace hawser::engine {
 
@@ -173,8 +172,7 @@ class Session {
   StagedWeights stage_weights();
   bool in_nf4(int flat) const;
   // Nf4Loader, for all flats in NF4. `fill` has values on the device.
-  using StoredGroups = std::function<std::optional<std::vector<Nf4Group>>(const std::string& tensor)>;
-  void load_nf4(StagedWeights& staged, const ReadShard& fill, const StoredGroups& stored = {});
+  void load_nf4(StagedWeights& staged, const ReadShard& fill, const models::WeightSources* sources = nullptr);
   // step::quantize_loaded; blocks the host.
   void quantize(int flat, const TensorView& values, StagedWeights& staged);
   // The plan of a kind of step on this rank. The first rank of the run makes those of all pipeline stages, checks them

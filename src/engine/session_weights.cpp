@@ -70,9 +70,9 @@ bool Session::in_nf4(int flat) const {
   return state_->flat(flat).held && model_.flat(flat).spec().packed();
 }
 
-void Session::load_nf4(StagedWeights& staged, const ReadShard& fill, const StoredGroups& stored) {
+void Session::load_nf4(StagedWeights& staged, const ReadShard& fill, const models::WeightSources* sources) {
   std::vector<Arena> workspaces;
-  Nf4Loader loader(*stream_, *state_, model_, mesh_, staged, workspace_in(workspaces, device_), stored);
+  Nf4Loader loader(*stream_, *state_, model_, mesh_, staged, workspace_in(workspaces, device_), sources);
   for (const nn::Unit& unit : model_.units()) {
     for (const int f : unit.flats) {
       if (!in_nf4(f)) continue;
@@ -112,9 +112,10 @@ void Session::load(const models::WeightSources& sources, std::uint64_t seed) {
       reader.read(f, 0, values, place, [&](std::int64_t begin, std::int64_t count) { staged.store(f, begin, count); });
       if (flat.quantized_on_load()) quantize(f, values, staged);
     }
-    load_nf4(staged, [&](int f, std::int64_t first, const TensorView& values) {
+    const auto read = [&](int f, std::int64_t first, const TensorView& values) {
       reader.read(f, first, values, values, [](std::int64_t, std::int64_t) {});
-    });
+    };
+    load_nf4(staged, read, &sources);
     stream_->synchronize();
   }
   parameters_changed();

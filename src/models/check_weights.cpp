@@ -26,7 +26,7 @@ std::string folder_of(const checkpoint::SafetensorsFolder& folder) {
 }
 
 bool is_readable(const checkpoint::TensorInfo& info) {
-  for (const char* name : {"F32", "BF16", "F16", "F64"}) {
+  for (const char* name : {"F32", "BF16", "F16", "F64", "NF4"}) {
     if (std::strcmp(info.type->name, name) == 0) return true;
   }
   return false;
@@ -73,7 +73,7 @@ void check_tensor(const HfTensor& tensor, const WeightSources::Place& place, Pro
   if (!is_readable(*info)) {
     problems.add({.file = file,
                   .what = "a tensor has an unsupported dtype",
-                  .expected = "F32, BF16, F16 or F64",
+                  .expected = "F32, BF16, F16, F64, or NF4 of bitsandbytes",
                   .got = info->type->name,
                   .at = place.name});
   }

@@ -12,9 +12,27 @@ void reject_unsupported(ConfigReader& config) {
   if (config.flag("use_bidirectional_attention", false)) {
     config.reject("use_bidirectional_attention", "not supported", "false", "true");
   }
-  if (config.has("quantization_config")) {
-    config.reject("quantization_config", "not supported", "weights that are not quantised", "quantised ones");
+  if (config.has("quantization_config") && !unquantized_modules(config.json())) {
+    config.reject("quantization_config", "not supported", "weights that are not quantised, or in NF4 by bitsandbytes",
+                  "other ones");
   }
+}
+
+std::optional<std::vector<std::string>> unquantized_modules(const nlohmann::json& config) {
+  const auto found = config.find("quantization_config");
+  if (found == config.end() || !found->is_object()) return std::nullopt;
+  const auto is = [&](const char* key, const nlohmann::json& value) {
+    return found->value(key, nlohmann::json()) == value;
+  };
+  if (!is("quant_method", "bitsandbytes") || !is("load_in_4bit", true) || !is("bnb_4bit_quant_type", "nf4")) {
+    return std::nullopt;
+  }
+  std::vector<std::string> modules;
+  const auto skipped = found->value("llm_int8_skip_modules", nlohmann::json());
+  for (const auto& module : skipped.is_array() ? skipped : nlohmann::json::array()) {
+    if (module.is_string()) modules.push_back(module);
+  }
+  return modules;
 }
 
 ModelDescription read_decoder(ConfigReader& config, Problems& problems, const TensorNames* names,
@@ -35,6 +53,7 @@ ModelDescription read_decoder(ConfigReader& config, Problems& problems, const Te
   ModelDescription d;
   d.family = defaults.family;
   d.ignored_tensors = {"*rotary_emb.inv_freq"};  // old files have this buffer
+  d.unquantized_modules = unquantized_modules(config.json()).value_or(std::vector<std::string>());
   d.max_position = config.integer("max_position_embeddings", 1, kMaxPosition, defaults.max_position);
   if (!defaults.own_rope) {
     d.ropes = {read_rope(config, s.head_dim, {.theta = defaults.theta, .max_position = d.max_position})};

@@ -5,7 +5,9 @@
 // (GPT-2 and Megatron divide these two by sqrt(2 * layers).) Norms start at one, biases at zero.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "io/json.h"
 #include "models/config_reader.h"
@@ -36,8 +38,13 @@ struct DecoderDefaults {
 ModelDescription read_decoder(ConfigReader& config, Problems& problems, const TensorNames* names,
                               const DecoderDefaults& defaults, Sizes& sizes);
 
-// Rejects what no family supports: dropout, quantised weights, attention that is not causal.
+// Rejects what no family supports: dropout, quantised weights but those in NF4 by bitsandbytes, attention that is not
+// causal.
 void reject_unsupported(ConfigReader& config);
+
+// quantization_config.llm_int8_skip_modules of a config.json whose weights bitsandbytes has quantized to NF4: these
+// keep their dtype. Absent: of another config.
+std::optional<std::vector<std::string>> unquantized_modules(const nlohmann::json& config);
 
 // The keys of a config.json up to those of RoPE, in the style of transformers 4, which 5 reads too.
 // `architecture`: "LlamaForCausalLM". The family adds its own keys, then end_json the rest.

@@ -252,6 +252,7 @@ std::string config_json(const ModelDescription& description, const std::string& 
   const bool recent = json.contains("dtype") && !json.contains("torch_dtype");
   json[recent ? "dtype" : "torch_dtype"] = type;
   if (!recent && json.contains("dtype")) json["dtype"] = type;
+  json.erase("quantization_config");  // the weights of exports are not quantized
   return json.dump(2) + "\n";
 }
 

@@ -184,7 +184,8 @@ TEST(Families, EachErrorIsOneLineWithItsKey) {
       {R"({"attention_dropout": 0.1})", "not supported (expected 0, got 0.1) at attention_dropout"},
       {R"({"partial_rotary_factor": 0.5})", "not supported (expected 1, got 0.5) at partial_rotary_factor"},
       {R"({"quantization_config": {"bits": 4}})",
-       "not supported (expected weights that are not quantised, got quantised ones) at quantization_config"},
+       "not supported (expected weights that are not quantised, or in NF4 by bitsandbytes, got other ones) at "
+       "quantization_config"},
       {R"({"max_position_embeddings": 0})",
        "invalid value (expected a whole number from 1 to 2147483647, got 0) at max_position_embeddings"},
       {R"({"rope_scaling": "linear"})", "invalid value (expected an object, got 'linear') at rope_scaling"},

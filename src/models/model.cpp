@@ -20,6 +20,22 @@ Config after_attention(const BlockDescription& block, Config config) {
   return config;
 }
 
+// `spec_of` with the weights of these modules, and of parameters that have some of them, not in NF4.
+nn::FlatSpecOf without_nf4(nn::FlatSpecOf spec_of, std::vector<std::string> modules) {
+  if (modules.empty()) return spec_of;
+  return [of = std::move(spec_of), modules = std::move(modules)](const nn::Param& param, const nn::UnitId& place) {
+    nn::FlatSpec spec = of(param, place);
+    const auto is_of = [](const std::string& name, const std::string& module) {
+      return cat(".", name, ".").find(cat(".", module, ".")) != std::string::npos;
+    };
+    const bool kept = std::ranges::any_of(param.segments, [&](const nn::Segment& segment) {
+      return std::ranges::any_of(modules, [&](const std::string& module) { return is_of(segment.name, module); });
+    });
+    if (spec.packed() && kept) spec.gathered = std::nullopt;
+    return spec;
+  };
+}
+
 }  // namespace
 
 Model::Model(ModelDescription whole, nn::FlatSpecOf rule, const RankShare& share, const ReplaceLayer& replace)
@@ -37,7 +53,7 @@ Model::Model(ModelDescription whole, nn::FlatSpecOf rule, const RankShare& share
     if (block.moe && router_loss_ == nullptr) router_loss_ = std::make_shared<nn::RouterLoss>(block.moe->loss());
   }
   using Kind = nn::UnitId::Kind;
-  const nn::FlatSpecOf spec_of = rank_specs(spec_of_, share_);
+  const nn::FlatSpecOf spec_of = rank_specs(without_nf4(spec_of_, description_.unquantized_modules), share_);
   const auto add = [&](const std::string& name, const nn::UnitId& unit, const std::vector<nn::Param>& params) {
     return nn::add_unit(name, unit, params, spec_of, units_, flats_);
   };

@@ -63,6 +63,9 @@ struct ModelDescription {
   // Tensors of the files that are not part of the model, such as buffers: names, or "*" and an ending, or a beginning
   // and "*".
   std::vector<std::string> ignored_tensors = {};
+  // Modules that are not stored in NF4 (llm_int8_skip_modules of bitsandbytes): a name, or consecutive parts of one,
+  // "lm_head" or "layers.0.mlp".
+  std::vector<std::string> unquantized_modules = {};
 };
 
 class Model {

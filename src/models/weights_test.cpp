@@ -455,7 +455,8 @@ TEST_F(WeightsTest, WhatDoesNotFitTheModelIsReportedAllAtOnce) {
       "model: a tensor of the model is missing (expected [32], got none) at model.layers.0.input_layernorm.weight\n"
       "model/model.safetensors: a tensor's shape differs from config.json (expected [32, 32], got [32, "
       "31]) at model.layers.0.self_attn.q_proj.weight\n"
-      "model/model.safetensors: a tensor has an unsupported dtype (expected F32, BF16, F16 or F64, got I32) "
+      "model/model.safetensors: a tensor has an unsupported dtype (expected F32, BF16, F16, F64, or NF4 of "
+      "bitsandbytes, got I32) "
       "at model.layers.0.self_attn.k_proj.weight\n"
       "model/model.safetensors: a tensor is not part of config.json's model (got F32 [32]) at "
       "'model.layers.0.self_attn.q_proj.bias'");

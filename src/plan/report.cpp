@@ -62,9 +62,18 @@ LinearCounts linears_of(const Layout& layout, const models::Model& model) {
   return counts;
 }
 
+// "; frozen weights in NF4 with double quantization", or "".
+std::string nf4_text(const models::Model& model) {
+  for (const nn::Flat& flat : model.flats()) {
+    if (!flat.spec().packed()) continue;
+    return cat("; frozen weights in NF4", flat.spec().double_quantized() ? " with double quantization" : "");
+  }
+  return "";
+}
+
 std::string precision_text(const Recipe& recipe, const models::Model& model, const Layout& layout) {
   const std::string fp8 =
-      recipe.precision.compute == ComputePrecision::fp8 ? cat("; ", fp8_text(layout, model)) : std::string();
+      recipe.precision.compute == ComputePrecision::fp8 ? cat("; ", fp8_text(layout, model)) : nf4_text(model);
   if (by_float(layout.compute, true, false)) return "float32" + fp8;
   const bool sent =
       layout.reduce_dtype == DType::bf16 && layout.parts() > 1 && layout.accumulation == GradientAccumulation::sharded;
@@ -370,6 +379,9 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
       {"offload", offload_text(layout, model)},
       {"mlp_tile_rows", recipe.memory.mlp_tile_rows},
       {"compute", by_float(layout.compute, "float32", "bf16")}};
+  if (recipe.adapter.in_nf4()) {
+    out["base"] = {{"form", "nf4"}, {"double_quantization", recipe.adapter.double_quantization}};
+  }
   if (recipe.precision.compute == ComputePrecision::fp8) {
     const LinearCounts counts = linears_of(layout, model);
     out["linears"] = {{"fp8", counts.in_fp8}, {"all", counts.all}};

@@ -1,5 +1,7 @@
 #include "profile/work_family.h"
 
+#include <string_view>
+
 namespace hawser::profile {
 
 std::string family_of(const OpRecord& record) {
@@ -29,7 +31,7 @@ std::string family_of(const OpRecord& record) {
     case OpKind::gradient_norm:
       return "gradient norm";
     case OpKind::elementwise:
-      return "residual and bias";
+      return std::string_view(record.name) == "dequantize_nf4" ? "dequantization" : "residual and bias";
     case OpKind::copy:
       return "copies";
     case OpKind::communication:

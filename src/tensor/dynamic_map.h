@@ -1,4 +1,4 @@
-// `make_dynamic_map`: the 256 values that codes of 8 bits stand for in bitsandbytes, rising, from about -1 to 1.
+// `kSignedDynamicMap`: the 256 values of bitsandbytes' codes of 8 bits, rising, from about -1 to 1.
 //
 //   kSignedDynamicMap[0] = -0.99296874   kSignedDynamicMap[127] = 0   kSignedDynamicMap[255] = 1
 //
@@ -6,8 +6,7 @@
 // it: small magnitudes have small errors, and each value has 8 bits. The code of x is that of the nearest value.
 //
 // Source: 8-bit Approximations for Parallelism in Deep Learning (arXiv 1511.04561), 8-bit Optimizers via Block-wise
-// Quantization (arXiv 2110.02861). bitsandbytes computes the values with torch.linspace, whose last bit depends on the
-// processor.
+// Quantization (arXiv 2110.02861). The bits are those of bitsandbytes, which computes the values with torch.linspace.
 #pragma once
 
 #include <algorithm>
@@ -25,10 +24,10 @@ constexpr DynamicMap make_signed_dynamic_map() {
   std::size_t count = 0;
   for (int decade = 0; decade < kDecades; ++decade) {
     const int parts = 1 << decade;
-    // Bound i of `parts` equal parts of [0.1, 1], from the nearer end.
+    // Bound i of `parts` equal parts of [0.1, 1], from the nearer end, rounded once.
     const auto bound = [&](int i) {
-      const float step = (1.0f - 0.1f) / static_cast<float>(parts);
-      return i < (parts + 1) / 2 ? 0.1f + step * static_cast<float>(i) : 1.0f - step * static_cast<float>(parts - i);
+      const double step = static_cast<double>((1.0f - 0.1f) / static_cast<float>(parts));
+      return static_cast<float>(i < (parts + 1) / 2 ? static_cast<double>(0.1f) + step * i : 1.0 - step * (parts - i));
     };
     for (int i = 0; i < parts; ++i) {
       const float value = kScales[static_cast<std::size_t>(decade)] * ((bound(i) + bound(i + 1)) / 2);

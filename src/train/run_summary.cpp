@@ -37,7 +37,8 @@ std::string trained_words(const RunPlace& place) {
   const std::string share =
       fmt::format("{} ({:.{}g}%) trained", format_count(static_cast<double>(trained)), percent, percent < 10 ? 2 : 3);
   if (adapter.kind == AdapterKind::none) return share;
-  return cat(share, ": ", adapter.dora ? "DoRA" : "LoRA", " of rank ", adapter.rank);
+  const char* const kind = adapter.dora ? "DoRA" : adapter.in_nf4() ? "QLoRA" : "LoRA";
+  return cat(share, ": ", kind, " of rank ", adapter.rank);
 }
 
 std::string model_line(const RunPlace& place) {

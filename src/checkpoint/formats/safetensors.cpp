@@ -161,8 +161,11 @@ std::optional<SafetensorsFolder> SafetensorsFolder::open(const std::string& path
   } else {
     folder.add_file(file, problems);
   }
+  if (problems.size() == before) folder.find_quantized_tensors(problems);
   if (problems.size() > before) return std::nullopt;
-  for (const auto& [name, info] : folder.tensors_) folder.names_.push_back(name);
+  for (const auto& [name, info] : folder.tensors_) {
+    if (!folder.hidden_.contains(name)) folder.names_.push_back(name);
+  }
   std::sort(folder.names_.begin(), folder.names_.end());
   return folder;
 }
@@ -182,6 +185,8 @@ void SafetensorsFolder::read(const std::string& name, const Region& region, cons
   HAWSER_CHECK(is_inside(region, info->shape), io::in_quotes(name), " ", info->shape.text(), ": box ", region.text());
   HAWSER_CHECK(out.device() == DeviceKind::cpu && out.dense() && out.elements() == region.elements(),
                io::in_quotes(name), ": box ", region.text(), " into a view of ", out.text());
+  const bool in_float = out.dtype() == DType::f32 || out.dtype() == DType::bf16;
+  if (find_quantized(name) != nullptr && in_float) return read_quantized(name, region, out);
   const CastRun cast = cast_from(*info->type, out.dtype());
   if (cast == nullptr) {
     throw UserError(Problem{.file = file_of(*info),

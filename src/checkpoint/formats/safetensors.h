@@ -1,7 +1,8 @@
 // `SafetensorsFolder`: reads safetensors, one file or the files of an index.
 //
 // Source: https://huggingface.co/docs/safetensors (format), and its reference implementation for what is rejected.
-// Files are read with pread, not mapped; checkpoint.h gives the reason.
+// Files are read with pread, not mapped; checkpoint.h gives the reason. Tensors that bitsandbytes has quantized to NF4
+// (bitsandbytes.h) are one tensor each, of the type "NF4" and the shape of the weights.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +10,12 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/error.h"
 #include "checkpoint/boxes.h"
+#include "checkpoint/formats/bitsandbytes.h"
 #include "io/files.h"
 
 namespace hawser::checkpoint {
@@ -51,14 +54,20 @@ class SafetensorsFolder {
   // followed, as Hugging Face's cache consists of them), and must list exactly the tensors of those files.
   static std::optional<SafetensorsFolder> open(const std::string& path, Problems& problems);
 
-  const std::vector<std::string>& names() const { return names_; }  // sorted
+  const std::vector<std::string>& names() const { return names_; }  // sorted; of a quantized tensor the weight's
   const TensorInfo* find(const std::string& name) const;            // null when absent
   const std::string& file_of(const TensorInfo& info) const;         // its path, for messages
 
   // Fills `out` (dense, cpu, as many elements as the region) with a box of a tensor, and reads little more than the
-  // box. F32, BF16, F16 and F64 convert to float32 and bfloat16; I32, I64 and U8 only to themselves; else a UserError.
+  // box. F32, BF16, F16, F64 and NF4 convert to float32 and bfloat16; I32, I64 and U8 only to themselves; else a
+  // UserError.
   // InternalError for an unknown name or a region outside the tensor.
   void read(const std::string& name, const Region& region, const TensorView& out);
+  // Of a tensor of the type NF4; null for others.
+  const QuantizedTensor* find_quantized(const std::string& name) const;
+  // The groups of one with double quantization, and its blocks [first, first + count).
+  std::vector<Nf4Group> read_groups(const std::string& name) const;
+  void read_blocks(const std::string& name, std::int64_t first, std::int64_t count, Nf4DoubleBlock* out) const;
   // Raw bytes of a tensor of any dtype, as in the file.
   void read_bytes(const std::string& name, std::int64_t begin, std::byte* out, std::int64_t count) const;
   // Identifies the weights: XXH3-64 of the names, dtypes and shapes of all tensors, and of the first, middle and last
@@ -69,11 +78,22 @@ class SafetensorsFolder {
 
  private:
   void add_file(const std::string& path, Problems& problems);
+  // Makes one tensor of each that is quantized.
+  void find_quantized_tensors(Problems& problems);
+  void read_quantized(const std::string& name, const Region& region, const TensorView& out);
+  // The scales of all blocks of a quantized tensor, as float32. Those of the last one are kept.
+  const std::vector<float>& scales_of(const std::string& name);
+  template <class T>
+  std::vector<T> read_all(const std::string& name) const;
 
   std::vector<io::File> files_;
   std::unordered_map<std::string, TensorInfo> tensors_;
+  std::unordered_map<std::string, QuantizedTensor> quantized_;
+  std::unordered_set<std::string> hidden_;  // parts of quantized tensors
   std::vector<std::string> names_;
   std::vector<std::byte> staging_;
+  std::string scaled_;  // whose scales are kept
+  std::vector<float> scales_;
 };
 
 }  // namespace hawser::checkpoint

@@ -76,7 +76,7 @@ constexpr auto kRules = std::to_array<Rule>({
     joins("run.collective_timeout_s", "ddp_timeout"),
 
     // Adapters and experts.
-    joins("adapter.kind", "adapter"),
+    joins("adapter.kind", "adapter load_in_4bit"),
     joins("adapter.rank", "lora_r"),
     joins("adapter.alpha", "lora_alpha"),
     joins("adapter.dropout", "lora_dropout"),
@@ -160,10 +160,9 @@ constexpr auto kRules = std::to_array<Rule>({
                "center_rewards_coefficient max_prompt_len precompute_ref_log_probs beta"),
 
     // What Hawser does not do.
-    unsupported(
-        "frozen weights of 4 or 8 bits: they are in bf16, or, with precision.compute: fp8 on H100 and H200, in 8 bits",
-        "load_in_4bit load_in_8bit gptq quantization quantize_moe_experts model_quantization_config "
-        "model_quantization_config_kwargs nonexpert_quantization"),
+    unsupported("frozen weights are in bf16, in NF4 (adapter.kind: qlora), or in FP8 beside precision.compute: fp8",
+                "load_in_8bit gptq quantization quantize_moe_experts model_quantization_config "
+                "model_quantization_config_kwargs nonexpert_quantization"),
     unsupported("fp16: precision.compute: auto is bf16 on GPUs, and float32 on CPUs", "fp16 float16"),
     unsupported("quantization-aware training and pruning: the weights train in bf16, and stay dense",
                 "qat llmcompressor llmcompressor.* use_onebitllms "

@@ -163,7 +163,9 @@ constexpr ConvertedKey kCases[] = {
 
     {"adapter: lora", "adapter.kind", R"("lora")"},
     {"", "adapter.kind", R"("none")"},
-    {"adapter: qlora\nload_in_4bit: true", "adapter.kind", R"("lora")"},
+    {"adapter: qlora\nload_in_4bit: true", "adapter.kind", R"("qlora")"},
+    {"adapter: lora\nload_in_4bit: true", "adapter.kind", R"("qlora")"},
+    {"adapter: qlora\npeft_use_dora: true", "adapter.kind", R"("lora")"},
     {"adapter: lora\nlora_r: 64", "adapter.rank", "64"},
     {"adapter: lora\nlora_alpha: 24", "adapter.alpha", "24.0"},
     {"adapter: lora\nlora_dropout: 0.1", "adapter.dropout", "0.1"},
@@ -278,7 +280,7 @@ TEST_F(ConvertAxolotl, ReplacesWhatItCannotDo) {
   const Converted rex = convert("lr_scheduler: rex\n");
   EXPECT_EQ(value(rex, "optimizer.schedule"), "cosine");
   EXPECT_EQ(dropped(rex, "lr_scheduler"), "not supported: the schedule rex; cosine in its place");
-  EXPECT_TRUE(has_remark(convert("adapter: qlora\nload_in_4bit: true\n"), "QLoRA is not supported yet"));
+  EXPECT_TRUE(has_remark(convert("adapter: qlora\npeft_use_dora: true\n"), "NF4 with DoRA is not supported"));
   EXPECT_EQ(dropped(convert("wandb_name: a\nmlflow_run_name: b\n"), "mlflow_run_name"),
             "not needed: a run has one name: that of wandb_name");
   EXPECT_EQ(dropped(convert("use_mlflow: true\n"), "use_mlflow"), "not supported: MLflow without mlflow_tracking_uri");

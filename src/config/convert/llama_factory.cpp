@@ -57,7 +57,8 @@ constexpr auto kFactoryRules = std::to_array<Rule>({
     joins("parallel.context_parallel_degree", "dist_config.cp_size sequence_parallel_size"),
     joins("parallel.context_comm", "sequence_parallel_mode"),
 
-    joins("adapter.kind", "finetuning_type peft_config.name"),
+    joins("adapter.kind", "finetuning_type peft_config.name quantization_bit"),
+    joins("adapter.double_quantization", "double_quantization"),
     joins("adapter.rank", "lora_rank peft_config.r"),
     joins("adapter.alpha", "lora_alpha peft_config.lora_alpha"),
     joins("adapter.dropout", "lora_dropout peft_config.lora_dropout"),
@@ -124,10 +125,9 @@ constexpr auto kFactoryRules = std::to_array<Rule>({
                "galore_* apollo_* badam_* oft_* module_dropout pissa_iter pissa_convert freeze_extra_modules "
                "freeze_trainable_layers freeze_trainable_modules"),
 
-    unsupported(
-        "frozen weights of 4 or 8 bits: they are in bf16, or, with precision.compute: fp8 on H100 and H200, in 8 bits",
-        "quantization_bit quantization_method quantization_type double_quantization quantization_device_map "
-        "quant_config quant_config.*"),
+    unsupported("frozen weights are in bf16, in NF4 (adapter.kind: qlora), or in FP8 beside precision.compute: fp8",
+                "quantization_method quantization_type quantization_device_map "
+                "quant_config quant_config.*"),
     unsupported(
         "AdamW is the only optimizer",
         "use_galore use_apollo use_badam use_adam_mini use_muon optim_args optim_target_modules optim_config.*"),
@@ -222,7 +222,7 @@ void convert_factory(Conversion& c) {
   const bool lora = c.text("finetuning_type") != "full";  // the default is lora
   convert_adapter(c, {.kind = "finetuning_type",
                       .trains = lora,
-                      .four_bits = c.is_on("quantization_bit"),
+                      .four_bits = c.text("quantization_bit") == "4",
                       .rank = "lora_rank",
                       .alpha = "lora_alpha",
                       .dropout = "lora_dropout",
@@ -231,6 +231,12 @@ void convert_factory(Conversion& c) {
                       .modules_to_save = "additional_target",
                       .rslora = "use_rslora",
                       .dora = "use_dora"});
+  if (c.is_on("quantization_bit") && c.text("quantization_bit") != "4") {
+    c.remark("frozen weights stay in bf16: of quantized ones there are those of 4 bits, adapter.kind: qlora");
+  }
+  if (c.has("double_quantization") && c.recipe().adapter.kind == AdapterKind::qlora) {
+    c.set("adapter.double_quantization", *c.find("double_quantization"), "double_quantization");
+  }
   convert_lora_plus(c, "loraplus_lr_ratio");
 }
 

@@ -114,6 +114,9 @@ constexpr ConvertedKey kCases[] = {
     {"sequence_parallel: false", "parallel.sequence_parallel", "false"},
 
     {"finetuning_type: lora", "adapter.kind", R"("lora")"},
+    {"finetuning_type: lora\nquantization_bit: 4", "adapter.kind", R"("qlora")"},
+    {"finetuning_type: lora\nquantization_bit: 8", "adapter.kind", R"("lora")"},
+    {"finetuning_type: lora\nquantization_bit: 4\ndouble_quantization: false", "adapter.double_quantization", "false"},
     {"finetuning_type: full", "adapter.kind", R"("none")"},
     {"finetuning_type: lora", "adapter.rank", "8"},
     {"finetuning_type: lora\nlora_rank: 32", "adapter.rank", "32"},
@@ -220,8 +223,8 @@ TEST_F(ConvertLlamaFactory, WeightsAreOnePerDataSet) {
 }
 
 TEST_F(ConvertLlamaFactory, ReplacesWhatItCannotDo) {
-  EXPECT_TRUE(has_remark(convert("finetuning_type: lora\nquantization_bit: 4\n"), "QLoRA is not supported yet"));
-  EXPECT_EQ(dropped(convert("quantization_bit: 4\n"), "quantization_bit").substr(0, 29),
+  EXPECT_TRUE(has_remark(convert("finetuning_type: lora\nquantization_bit: 8\n"), "frozen weights stay in bf16"));
+  EXPECT_EQ(dropped(convert("quantization_type: fp4\n"), "quantization_type").substr(0, 29),
             "not supported: frozen weights");
   EXPECT_EQ(dropped(convert("use_galore: true\n"), "use_galore"), "not supported: AdamW is the only optimizer");
   EXPECT_EQ(dropped(convert("use_galore: false\n"), "use_galore"), "not needed: empty or off");

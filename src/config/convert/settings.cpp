@@ -235,15 +235,16 @@ void convert_adapter(Conversion& c, const AdapterKeys& keys) {
     }
     return;
   }
-  c.set("adapter.kind", "lora", keys.kind);
+  const bool quantizes = keys.four_bits && !c.is_on(keys.dora);
+  c.set("adapter.kind", quantizes ? "qlora" : "lora", keys.kind);
   const auto copy = [&](const char* ours, std::string_view theirs) {
     if (!c.has(theirs)) return false;
     c.set(ours, *c.find(theirs), theirs);
     return true;
   };
-  if (keys.four_bits) {
+  if (keys.four_bits && !quantizes) {
     c.remark(
-        "QLoRA is not supported yet: adapter.kind is lora, and the frozen weights stay in bf16, in four times the "
+        "NF4 with DoRA is not supported: adapter.kind is lora, and the frozen weights stay in bf16, in four times the "
         "memory of 4 bits; hawser plan shows whether they fit");
   }
   const bool factory = c.trainer().id == OtherTrainer::llama_factory;

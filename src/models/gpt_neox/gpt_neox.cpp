@@ -31,6 +31,7 @@ ModelDescription read_gpt_neox(ConfigReader& config, Problems& problems, const T
   ModelDescription d;
   d.family = "gpt_neox";
   d.ignored_tensors = {"*rotary_emb.inv_freq", "*.attention.bias", "*.attention.masked_bias"};
+  d.unquantized_modules = unquantized_modules(config.json()).value_or(std::vector<std::string>());
   d.max_position = config.integer("max_position_embeddings", 1, kMaxPosition, 2048);
   d.ropes = {read_rope(
       config, s.head_dim,
