@@ -120,11 +120,13 @@ void describe_metadata(const checkpoint::Checkpoint& checkpoint, Report& report)
       {"steps", metadata.step}, {"sequences", sequences}, {"tokens", sequences * number("/data/sequence_length")}};
   report.row("data", cat("after step ", metadata.step, steps > 0 ? cat(" of ", steps) : "", ": ", sequences,
                          " sequences of ", number("/data/sequence_length"), " tokens"));
-  const auto of_precision = [&](const char* pointer) {
-    return recipe.value(nlohmann::json::json_pointer(pointer), std::string());
-  };
-  if (recipe.is_object() && of_precision("/precision/compute") == "fp8") {
-    const std::string scaling = of_precision("/precision/fp8.scaling");
+  const auto word = [&](const char* at) { return recipe.is_object() ? recipe.value(Json::json_pointer(at), "") : ""; };
+  if (const std::string kind = word("/optimizer/kind"); !kind.empty()) {  // earlier versions have AdamW in float32
+    const std::string state = word("/optimizer/state_dtype"), master = word("/optimizer/master_dtype");
+    report.json["optimizer"] = {{"kind", kind}, {"state_dtype", state}, {"master_dtype", master}};
+    report.row("optimizer", cat(kind, ", state in ", state, ", weights in ", master));
+  }
+  if (const std::string scaling = word("/precision/fp8.scaling"); word("/precision/compute") == "fp8") {
     report.json["precision"] = {{"compute", "fp8"}, {"scaling", scaling}};
     report.row("precision", cat("FP8, ", scaling, " scaling"));
   }

@@ -99,7 +99,7 @@ std::string unused_fp8_keys(const Recipe& recipe) {
 std::string high_learning_rate(const Recipe& recipe) {
   constexpr double kHigh = 0.1;
   const double rate = recipe.optimizer.learning_rate;
-  if (rate <= kHigh) return "";
+  if (rate <= kHigh || recipe.optimizer.kind == OptimizerKind::sgd) return "";
   return cat("optimizer.learning_rate ", fmt::format("{:g}", rate), " is above ", fmt::format("{:g}", kHigh),
              ", where training hardly ever works; usual are 1e-6 to 1e-2");
 }
@@ -205,6 +205,42 @@ void check_base(const Recipe& recipe, const Add& add) {
                          .expected = "auto or fp8",
                          .got = "bf16",
                          .hint = "adapter.base: auto, or precision.fp8.scaling: block"});
+  }
+}
+
+// Keys that the kind of optimizer does not read. `add(KEY, PROBLEM)`.
+template <class Add>
+void check_kind(const Recipe& recipe, const Add& add) {
+  constexpr OptimizerKind kAdamW = OptimizerKind::adamw, k8bit = OptimizerKind::adamw_8bit, kLion = OptimizerKind::lion,
+                          kSgd = OptimizerKind::sgd;
+  struct KeyOf {
+    const char* key;
+    std::vector<OptimizerKind> kinds;
+    const char* names;
+  };
+  static const std::vector<KeyOf> keys = {
+      {"optimizer.beta1", {kAdamW, k8bit, kLion}, "adamw, adamw_8bit or lion"},
+      {"optimizer.beta2", {kAdamW, k8bit, kLion}, "adamw, adamw_8bit or lion"},
+      {"optimizer.epsilon", {kAdamW, k8bit}, "adamw or adamw_8bit"},
+      {"optimizer.state_dtype", {kAdamW, kLion, kSgd}, "adamw, lion or sgd"},
+      {"optimizer.momentum", {kSgd}, "sgd"},
+      {"optimizer.nesterov", {kSgd}, "sgd"},
+  };
+  const OptimizerRecipe& optimizer = recipe.optimizer;
+  if (!accepted(recipe, {"optimizer.kind"})) return;
+  for (const auto& [key, kinds, names] : keys) {
+    if (std::ranges::find(kinds, optimizer.kind) != kinds.end()) continue;
+    if (!changes(recipe, *find_key(key)) || !accepted(recipe, {key})) continue;
+    add(key, {.what = "a key of another optimizer",
+              .expected = cat("optimizer.kind: ", names),
+              .hint = cat("optimizer.kind: ", names, ", or remove ", key)});
+  }
+  const bool moves = optimizer.kind != OptimizerKind::sgd || optimizer.momentum_or_default() > 0;
+  if (optimizer.nesterov && !moves && accepted(recipe, {"optimizer.momentum", "optimizer.nesterov"})) {
+    add("optimizer.nesterov", {.what = "Nesterov's momentum without momentum",
+                               .expected = "optimizer.momentum above 0",
+                               .got = "0",
+                               .hint = "optimizer.momentum: 0.9, or optimizer.nesterov: false"});
   }
 }
 
@@ -373,6 +409,7 @@ void check_across(Recipe& recipe, Purpose purpose, Problems& problems) {
     for (const ValidationSetRecipe& set : recipe.data.validation) sets.push_back(set.name);
     check_metric(recipe, sets, problems);
   }
+  check_kind(recipe, reject);
   check_schedule(recipe, reject);
   if (train.steps > 0) check_warmup(recipe, problems);
   if (accepted({"optimizer.minimum_learning_rate", "optimizer.learning_rate"}) &&

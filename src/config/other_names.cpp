@@ -140,8 +140,14 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
     {"optimizer.groups (an entry is {match, learning_rate or learning_rate_factor, weight_decay})",
      "param_groups lr_groups embedding_lr embedding_lr_scale embedding_learning_rate loraplus_lr_ratio "
      "loraplus_lr_embedding decoupled_lr decoupled_min_lr"},
-    {"removing it: AdamW is the only optimizer",
-     "optim optim_args optimizer_type optimizer.kind optimizer.type optimizer.name optimizer._component_"},
+    {"optimizer.kind", "optim optimizer_type optimizer.type optimizer.name optimizer._component_ optimizer.optimizer"},
+    {"optimizer.momentum", "sgd_momentum optimizer.mu"},
+    {"optimizer.nesterov", "use_nesterov muon_use_nesterov"},
+    {"optimizer.state_dtype (bf16: half of the memory)",
+     "exp_avg_dtype exp_avg_sq_dtype optimizer.state_bits optim_bits"},
+    {"optimizer.master_dtype (bf16: no second copy)",
+     "main_params_dtype use_precision_aware_optimizer pure_bf16 master_weights use_master_weights"},
+    {"removing it: the keys of optimizer have its settings", "optim_args"},
 
     {"checkpoint.every_steps",
      "save_steps saves_per_epoch save_interval save_strategy save_every_n_steps checkpoint.interval "

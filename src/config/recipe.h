@@ -203,6 +203,9 @@ struct ParamGroupRecipe {
 constexpr std::size_t kMaxParamGroups = 15;
 
 struct OptimizerRecipe {
+  OptimizerKind kind = OptimizerKind::adamw;
+  StateDType state_dtype = StateDType::f32;   // of the kinds that have a choice
+  StateDType master_dtype = StateDType::f32;  // of trained weights between steps
   double learning_rate = 3.0e-4;
   LearningRateSchedule schedule = LearningRateSchedule::cosine;
   // How long the warm-up is: one of the two; the other is 0. warmup_ratio is a share of the run's steps.
@@ -213,11 +216,18 @@ struct OptimizerRecipe {
   double power = 1.0;  // of the polynomial schedule
   double minimum_learning_rate = 0.0;
   double beta1 = 0.9;
-  double beta2 = 0.95;
+  std::optional<double> beta2;  // none: beta2_or_default()
   double epsilon = 1.0e-8;
-  double weight_decay = 0.1;             // matrices only, not norms and biases
+  std::optional<double> momentum;  // none: momentum_or_default()
+  bool nesterov = false;
+  std::optional<double> weight_decay;    // matrices only, not norms and biases; none: weight_decay_or_default()
   double gradient_clip = 1.0;            // maximum global norm; 0: no clipping
   std::vector<ParamGroupRecipe> groups;  // the first that matches a parameter has it
+
+  // What each kind usually has: Lion's averages are slower, and the decay of SGD is an L2 penalty on the loss.
+  double beta2_or_default() const { return beta2.value_or(kind == OptimizerKind::lion ? 0.99 : 0.95); }
+  double momentum_or_default() const { return momentum.value_or(kind == OptimizerKind::sgd ? 0.9 : 0.0); }
+  double weight_decay_or_default() const { return weight_decay.value_or(kind == OptimizerKind::sgd ? 0.0 : 0.1); }
 
   // Steps of the warm-up and of the wsd decay, in a run of `steps`. A ratio is rounded up, as in transformers
   // (TrainingArguments.get_warmup_steps). The default decay does not begin before the end of the warm-up.

@@ -62,6 +62,18 @@ Key warmup_steps() {
   return key;
 }
 
+// A key whose default depends on optimizer.kind; written as the value that the run has.
+Key by_kind(const char* meaning, Key key, double (OptimizerRecipe::*value)() const) {
+  key.unset = meaning;
+  key.write = [value](const Recipe& recipe) { return nlohmann::json((recipe.optimizer.*value)()); };
+  return key;
+}
+
+Key state_dtype(const char* name, rows::FieldOf<StateDType> field, const char* help) {
+  return rows::word(name, field, {{"float32", StateDType::f32}, {"bf16", StateDType::bf16}}, {}, help,
+                    {{"fp32", "float32"}, {"bfloat16", "bf16"}});
+}
+
 // Names of modules and regular expressions.
 rows::Entries modules(const char* hint) {
   return {.valid = [](const std::string& entry) { return !is_pattern(entry) || compiled_pattern(entry).has_value(); },
@@ -291,6 +303,16 @@ std::vector<Key> make_schema() {
       flag("adapter.rslora", HAWSER_FIELD(adapter.rslora), "scale by alpha / sqrt(rank) instead (rsLoRA)"),
       flag("adapter.dora", HAWSER_FIELD(adapter.dora), "a trained magnitude for each row of the weight too (DoRA)"),
 
+      word("optimizer.kind", HAWSER_FIELD(optimizer.kind),
+           {{"adamw", OptimizerKind::adamw},
+            {"adamw_8bit", OptimizerKind::adamw_8bit},
+            {"lion", OptimizerKind::lion},
+            {"sgd", OptimizerKind::sgd}},
+           {}, "update rule and its state; see docs/optimizers.md"),
+      state_dtype("optimizer.state_dtype", HAWSER_FIELD(optimizer.state_dtype),
+                  "moments of the optimizer; bf16: half of the memory, with stochastic rounding"),
+      state_dtype("optimizer.master_dtype", HAWSER_FIELD(optimizer.master_dtype),
+                  "trained weights between steps; bf16: no second copy, with stochastic rounding"),
       number("optimizer.learning_rate", HAWSER_FIELD(optimizer.learning_rate), positive, "learning rate after warmup"),
       word("optimizer.schedule", HAWSER_FIELD(optimizer.schedule),
            {{"cosine", LearningRateSchedule::cosine},
@@ -316,11 +338,20 @@ std::vector<Key> make_schema() {
       number("optimizer.power", HAWSER_FIELD(optimizer.power), positive, "polynomial: power of the decay"),
       number("optimizer.minimum_learning_rate", HAWSER_FIELD(optimizer.minimum_learning_rate), not_negative,
              "final learning rate of a decay; inverse_sqrt has none"),
-      number("optimizer.beta1", HAWSER_FIELD(optimizer.beta1), fraction, "AdamW: decay rate of the first moment"),
-      number("optimizer.beta2", HAWSER_FIELD(optimizer.beta2), fraction, "AdamW: decay rate of the second moment"),
-      number("optimizer.epsilon", HAWSER_FIELD(optimizer.epsilon), positive, "AdamW: added to the denominator"),
-      number("optimizer.weight_decay", HAWSER_FIELD(optimizer.weight_decay), not_negative,
-             "AdamW: weight decay of matrices; norms and biases have none"),
+      number("optimizer.beta1", HAWSER_FIELD(optimizer.beta1), fraction,
+             "adamw: decay rate of the first moment; lion: share of the momentum in the update"),
+      by_kind("0.95; lion: 0.99",
+              number("optimizer.beta2", HAWSER_FIELD(optimizer.beta2), fraction,
+                     "adamw: decay rate of the second moment; lion: of the momentum"),
+              &OptimizerRecipe::beta2_or_default),
+      number("optimizer.epsilon", HAWSER_FIELD(optimizer.epsilon), positive, "adamw: added to the denominator"),
+      unset("0.9", number("optimizer.momentum", HAWSER_FIELD(optimizer.momentum), fraction,
+                          "sgd: decay rate of the momentum; 0: none, and no state")),
+      flag("optimizer.nesterov", HAWSER_FIELD(optimizer.nesterov), "sgd: Nesterov's momentum"),
+      by_kind("0.1; sgd: 0",
+              number("optimizer.weight_decay", HAWSER_FIELD(optimizer.weight_decay), not_negative,
+                     "weight decay of matrices; norms and biases have none"),
+              &OptimizerRecipe::weight_decay_or_default),
       number("optimizer.gradient_clip", HAWSER_FIELD(optimizer.gradient_clip), not_negative,
              "maximum global gradient norm; 0: no clipping"),
       param_groups("optimizer.groups", "learning rates and weight decays of some parameters; see docs/fine-tune.md"),
@@ -400,7 +431,7 @@ const std::vector<Section>& sections() {
       {"moe",
        "Routers of models with experts: the losses that they add, each a mean over the micro-batches of a step."},
       {"adapter", "Training of adapters instead of all weights; see docs/adapters.md."},
-      {"optimizer", "AdamW and the learning-rate schedule."},
+      {"optimizer", "The optimizer and the learning-rate schedule."},
       {"checkpoint", "When checkpoints are saved, and how many are kept."},
       {"run", "Ranks, devices and timeouts."},
       {"report", "Monitoring and reporting; see docs/watching.md."},

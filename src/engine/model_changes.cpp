@@ -12,6 +12,7 @@
 #include "models/param_groups.h"
 #include "plan/context_form.h"
 #include "plan/layout.h"
+#include "plan/make_optimizer.h"
 #include "plan/pipeline_form.h"
 
 namespace hawser::engine {
@@ -268,6 +269,9 @@ ModelChanges changes_of(const Recipe& recipe, int rank, const std::vector<std::s
   }
   if (!recipe.optimizer.groups.empty()) changes = in_groups(changes, recipe);
   if (recipe.precision.compute == ComputePrecision::fp8) changes = with_fp8(changes, recipe, fallbacks);
+  if (accepted(recipe, {"optimizer.kind", "optimizer.master_dtype"})) {
+    changes.spec_of = plan::with_optimizer(changes.spec_of, recipe.optimizer);
+  }
   return on_rank(std::move(changes), recipe, rank);
 }
 

@@ -14,6 +14,7 @@ namespace hawser::engine {
 // adapter.base: nf4: with_nf4_base.
 // train.freeze: with_frozen.
 // optimizer.groups: nn::FlatSpec::group is the number of a group, from 1. Adds the problems of models::check_groups.
+// optimizer.kind and optimizer.master_dtype: plan::with_optimizer.
 // The keys `precision.fp8`, with precision.compute: fp8: which weights are gathered in FP8, frozen ones included. Adds
 // a problem for each block and each Linear that the model has not, and with DoRA. `fallbacks`: modules of Linears that
 // have fallen back from FP8 (engine/fp8_fallback.h).

@@ -231,7 +231,8 @@ Problems computation_changes(const RunState& state, DType compute, const std::st
              .what = "the optimizer has changed",
              .expected = state.optimizer,
              .got = optimizer,
-             .hint = "--set output=... for a new run"});
+             .at = "optimizer.kind",
+             .hint = cat("the run's own optimizer, ", state.optimizer, ", or --set output=... for a new run")});
   }
   return out;
 }

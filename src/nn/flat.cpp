@@ -83,6 +83,7 @@ std::string difference(const FlatSpec& spec, const FlatSpec& first) {
   if (spec.scaled != first.scaled) text += spec.scaled ? ", scaled" : ", without scales";
   if (spec.quantized_on_use != first.quantized_on_use) text += spec.quantized_on_use ? ", FP8" : ", not FP8";
   if (spec.transposed != first.transposed) text += spec.transposed ? ", transposed" : ", not transposed";
+  if (spec.elementwise != first.elementwise) text += spec.elementwise ? ", elementwise" : ", not elementwise";
   if (spec.group != first.group) text += cat(", group ", spec.group);
   if (spec.partial_gradient != first.partial_gradient) {
     text += spec.partial_gradient ? ", partial gradients" : ", equal gradients";

@@ -73,11 +73,14 @@ std::string slice_text(const std::string& name, const Slice& slice, const Shape&
              of.text());
 }
 
-void expect_no_cut_block(const Param& param, std::int64_t block) {
+// Which block of the parameter is cut; "": none.
+std::string cut_block_of(const Param& param, std::int64_t block) {
   for (const Segment& segment : param.segments) {
     const std::int64_t at = segment.row * row_elements(param);
-    HAWSER_CHECK(at % block == 0, segment.name, ": begins at element ", at, " of ", param.name,
-                 ", inside of a block of ", block, " that shares a value");
+    if (at % block != 0) {
+      return cat(segment.name, ": begins at element ", at, " of ", param.name, ", inside of a block of ", block,
+                 " that shares a value");
+    }
     const Shape& global = segment.global;
     if (!segment.slice || segment.slice->size == global[segment.slice->dim]) continue;
     const auto [dim, begin, size] = *segment.slice;
@@ -88,9 +91,16 @@ void expect_no_cut_block(const Param& param, std::int64_t block) {
       const std::int64_t inner = inner_elements(global, 0), end = begin + size;
       uncut = begin * inner % block == 0 && (end * inner % block == 0 || end == global[0]);
     }
-    HAWSER_CHECK(uncut, slice_text(segment.name, *segment.slice, global), " cuts a block of ", block,
-                 " that shares a value");
+    if (!uncut) {
+      return cat(slice_text(segment.name, *segment.slice, global), " cuts a block of ", block, " that shares a value");
+    }
   }
+  return "";
+}
+
+void expect_no_cut_block(const Param& param, std::int64_t block) {
+  const std::string cut = cut_block_of(param, block);
+  HAWSER_CHECK(cut.empty(), cut);
 }
 
 // The tensor and slice of a segment, whose elements are blocks of `block`.
@@ -223,6 +233,14 @@ class Lister {
 };
 
 }  // namespace
+
+std::string cut_block(const Flat& flat, const Granularity& granularity) {
+  if (granularity.kind != Kind::block) return "";
+  for (const Param& param : flat.params()) {
+    if (std::string cut = cut_block_of(param, granularity.block); !cut.empty()) return cut;
+  }
+  return "";
+}
 
 std::vector<SegmentValues> segment_values(const Flat& flat, const Granularity& granularity) {
   HAWSER_CHECK(!granularity.sharded() && granularity.kind != Kind::gemm_matrix, flat.name(),

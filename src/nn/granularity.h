@@ -58,6 +58,9 @@ struct Granularity {
 // The scales of a flat with FlatSpec::scaled.
 constexpr Granularity kScaleGranularity{.kind = Granularity::Kind::gemm_matrix};
 
+// Of Kind::block: which block of the flat is cut, with the words of value_count()'s error; "": none.
+std::string cut_block(const Flat& flat, const Granularity& granularity);
+
 // Number of values that a rank has for `count` elements of the flat, its shard: of block, a part of a multiple of
 // FlatSpec::grain; of row to gemm_matrix, all of the flat, whatever `count` is.
 std::int64_t value_count(const Flat& flat, const Granularity& granularity, std::int64_t count);

@@ -125,6 +125,9 @@ struct FlatSpec {
   bool quantized_on_use = false;
   int group = 0;  // a number for parameters that the optimizer updates differently, or whose learning
                   // rate has a schedule of its own (optim::kGroups)
+  // What the optimizer has for parameters that are not its matrices or blocks: a state of each element in float32.
+  // AdamW and SGD have nothing else (plan::with_optimizer).
+  bool elementwise = false;
   // True: each tensor rank computes a partial sum of the gradient. False: each rank that has the parameter computes all
   // of it, an equal copy. Always false with Domain::sliced. So over the tensor ranks the gradient is Partial or
   // Replicate (over data ranks it is Partial until it is reduced). The reduction over the ranks that share a flat,
@@ -162,6 +165,8 @@ struct Param {
   // the number of an expert, of `experts`. Empty: those of the segments.
   std::vector<std::string> modules = {};
   std::int64_t experts = 0;
+  // Elements of the smallest global tensor of `modules` where others of them are in another parameter; 0: none are.
+  std::int64_t smallest = 0;
   // Of experts: its rows are this many equal parts, each a matrix that GEMMs read, which begins with a segment. 0: it
   // is not divided.
   std::int64_t matrices = 0;

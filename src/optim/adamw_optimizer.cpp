@@ -2,6 +2,7 @@
 
 #include "ops/adamw/adamw.h"
 #include "optim/decay.h"
+#include "optim/groups.h"
 
 namespace hawser::optim {
 
@@ -9,8 +10,9 @@ namespace {
 
 class AdamW : public Optimizer {
  public:
-  explicit AdamW(const AdamWSettings& settings) : settings_(settings) {
-    HAWSER_CHECK(settings.groups >= 1 && settings.groups <= kGroups, settings.groups, " groups of AdamW");
+  explicit AdamW(const AdamWSettings& settings)
+      : settings_(settings), groups_{settings.groups, settings.weight_decay, settings.group_decays} {
+    check_groups(groups_);
   }
   std::string name() const override { return "adamw"; }
   std::vector<StateSlot> slots(const nn::Flat&) const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
@@ -29,11 +31,8 @@ class AdamW : public Optimizer {
 
   void update(Stream& stream, const FlatUpdate& u) const override {
     const std::vector<ops::EqualMatrices> matrices(u.measured.begin(), u.measured.end());
-    const int group = u.flat.spec().group < settings_.groups ? u.flat.spec().group : 0;
-    const auto decay = static_cast<std::size_t>(group) < settings_.group_decays.size()
-                           ? settings_.group_decays[static_cast<std::size_t>(group)]
-                           : settings_.weight_decay;
-    for (const UpdateRun& run : update_runs(u.flat, u.begin, u.count, decay)) {
+    const int group = groups_.of(u.flat);
+    for (const UpdateRun& run : update_runs(u.flat, u.begin, u.count, groups_.decay_of(u.flat))) {
       const auto matrix = [&](const TensorView& view) {
         return view.empty() ? TensorView() : view.rows(run.begin, run.count);
       };
@@ -60,6 +59,7 @@ class AdamW : public Optimizer {
   }
 
   AdamWSettings settings_;
+  Groups groups_;
 };
 
 }  // namespace

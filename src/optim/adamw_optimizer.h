@@ -4,14 +4,14 @@
 
 #include <memory>
 
-#include "optim/optimizer.h"
+#include "optim/groups.h"
 
 namespace hawser::optim {
 
 struct AdamWSettings {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0;
-  int groups = 1;  // flats of a FlatSpec::group below it have the learning rate of their group, others that of group 0
-  std::vector<double> group_decays = {};  // by FlatSpec::group, in place of weight_decay; of the others, weight_decay
+  int groups = 1;                         // Groups::count
+  std::vector<double> group_decays = {};  // Groups::decays
 };
 std::shared_ptr<const Optimizer> make_adamw(const AdamWSettings& settings = {});
 

@@ -388,6 +388,12 @@ std::string least_text(const std::optional<Suggestion>& least) {
   return cat("\nthe least that was found is about ", bytes, " per rank, with ", least->flags());
 }
 
+std::string smaller_state_text(const std::optional<Suggestion>& state) {
+  if (!state) return "";
+  return cat("\nwith smaller moments it fits: ", state->flags(), "   (", format_bytes(Bytes(state->needed)),
+             " per rank)");
+}
+
 }  // namespace
 
 std::string rejection(const Recipe& recipe, const Forecast& forecast, const Alternatives& alternatives) {
@@ -404,7 +410,8 @@ std::string rejection(const Recipe& recipe, const Forecast& forecast, const Alte
             : "; try shorter sequences, more memory per rank, or GPUs (hawser plan --target h200)";
     return out + cat("\nno settings were found that fit ", plural(forecast.layout.mesh.world(), "rank"),
                      " and keep sequence length and global batch", alternatives.ranks ? "" : or_else,
-                     forecast.needed() > forecast.capacity ? least_text(alternatives.least) : "", ranks);
+                     forecast.needed() > forecast.capacity ? least_text(alternatives.least) : "",
+                     smaller_state_text(alternatives.smaller_state), ranks);
   }
   out += cat("\n", suggestions.size() < kSuggestions ? "only " : "",
              plural(static_cast<std::int64_t>(suggestions.size()), "way"),

@@ -125,6 +125,8 @@ struct Alternatives {
   // If there are no suggestions: what a rank needs at least, by an estimate, and the changes for it; without changes
   // the bytes of weights and optimizer state alone, which are too many.
   std::optional<Suggestion> least = {};
+  // If there are no suggestions: with optimizer.state_dtype: bf16 the recipe fits.
+  std::optional<Suggestion> smaller_state = {};
 };
 
 // Completes the choices of a recipe and a candidate before the layout is derived, by what no key says (tests).
@@ -172,6 +174,7 @@ class Forecaster {
   // The first of twice, four times, ... as many ranks (powers of two) on which the recipe fits; first unchanged but for
   // the batch, then with all state sharded and checkpointing auto. None on a CPU whose ranks share its memory.
   std::optional<FittingRanks> fitting_ranks() const;
+  std::optional<Suggestion> with_smaller_state() const;
   Alternatives alternatives() const;
 
  private:

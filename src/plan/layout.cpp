@@ -12,6 +12,7 @@
 #include "parallel/make_seams.h"
 #include "plan/candidate.h"
 #include "plan/context_form.h"
+#include "plan/make_optimizer.h"
 #include "plan/pipeline_form.h"
 #include "plan/run_plan.h"
 #include "tensor/dtype_dispatch.h"
@@ -320,16 +321,8 @@ LayoutChoices layout_choices(const Recipe& recipe, const models::Model& model, c
     set_formats(choices, model, recipe.precision.fp8);
     check_fp8_copies(choices, model, recipe);
   }
-  std::vector<double> decays = {recipe.optimizer.weight_decay};
-  for (const ParamGroupRecipe& group : recipe.optimizer.groups) {
-    decays.push_back(group.weight_decay.value_or(recipe.optimizer.weight_decay));
-  }
-  choices.optimizer = optim::make_adamw({.beta1 = recipe.optimizer.beta1,
-                                         .beta2 = recipe.optimizer.beta2,
-                                         .epsilon = recipe.optimizer.epsilon,
-                                         .weight_decay = recipe.optimizer.weight_decay,
-                                         .groups = static_cast<int>(decays.size()),
-                                         .group_decays = decays});
+  choices.optimizer = make_optimizer(recipe.optimizer);
+  check_state_blocks(recipe, model, *choices.optimizer);
   choices.gradient_clip = gradient_clip_of(recipe);
   choices.seed = recipe.train.seed;
   choices.deterministic = deterministic_of(recipe, device);

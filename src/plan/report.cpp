@@ -13,6 +13,7 @@
 #include "models/linear_names.h"
 #include "plan/context_form.h"
 #include "plan/host_memory.h"
+#include "plan/make_optimizer.h"
 #include "plan/offload_text.h"
 #include "plan/pipeline_form.h"
 #include "plan/run_cost.h"
@@ -111,7 +112,7 @@ std::string disk_table(const Recipe& recipe, const models::Model& model, const P
   const auto bytes = [](std::int64_t count) { return format_bytes(Bytes(count)); };
   std::string out = "\ndisk, at most\n";
   const std::int64_t trained = model.trainable_parameters();
-  const bool adamw = disk.checkpoint == 12 * trained;
+  const bool adamw = optimizer_text(recipe.optimizer).empty() && disk.checkpoint == 12 * trained;
   out += row("one checkpoint", bytes(disk.checkpoint),
              cat(adamw ? "float32 weights and two moments" : "weights and the optimizer's state",
                  trained < model.parameters() ? " of what trains" : ""));
@@ -297,10 +298,11 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
   if (!forecast.context_forms.empty())
     out += cat("context_comm: auto is ", context_choice_text(forecast.context_forms), "\n");
   const std::string offload = offload_text(layout, model);
-  const std::string tiles = tiles_text(layout, model);
+  const std::string tiles = tiles_text(layout, model), optimizer = optimizer_text(recipe.optimizer);
   out += cat("checkpointing: ", checkpointing_text(forecast), tiles.empty() ? "" : ", " + tiles, "\n",
-             offload.empty() ? "" : "offload: " + offload + "\n", "precision: ", precision_text(recipe, model, layout),
-             "\n\n");
+             offload.empty() ? "" : "offload: " + offload + "\n",
+             optimizer.empty() ? "" : "optimizer: " + optimizer + "\n",
+             "precision: ", precision_text(recipe, model, layout), "\n\n");
 
   out += cat("peak memory of ", largest_ranks(forecast), " (at ", costs.peak_instruction, ")\n");
   std::vector<std::pair<std::string, std::int64_t>> parts(costs.peak_bytes_by_category.begin(),
@@ -378,6 +380,10 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
       {"checkpointing", checkpointing_text(forecast)},
       {"offload", offload_text(layout, model)},
       {"mlp_tile_rows", recipe.memory.mlp_tile_rows},
+      {"optimizer",
+       {{"kind", kind_name(recipe.optimizer.kind)},
+        {"state_dtype", dtype_name(recipe.optimizer.state_dtype)},
+        {"master_dtype", dtype_name(recipe.optimizer.master_dtype)}}},
       {"compute", by_float(layout.compute, "float32", "bf16")}};
   if (recipe.adapter.in_nf4()) {
     out["base"] = {{"form", "nf4"}, {"double_quantization", recipe.adapter.double_quantization}};

@@ -16,6 +16,7 @@
 #include "plan/candidate.h"
 #include "plan/disk.h"
 #include "plan/forecast.h"
+#include "plan/make_optimizer.h"
 #include "plan/pipeline_form.h"
 #include "plan/policy_candidates.h"
 
@@ -561,11 +562,26 @@ std::optional<FittingRanks> Forecaster::fitting_ranks() const {
   return std::nullopt;
 }
 
+std::optional<Suggestion> Forecaster::with_smaller_state() const {
+  const OptimizerRecipe& own = recipe_.optimizer;
+  if (own.state_dtype == StateDType::bf16 || !has_state_dtype(own)) return std::nullopt;
+  Recipe recipe = recipe_;
+  recipe.optimizer.state_dtype = StateDType::bf16;
+  const Forecaster on = Forecaster(recipe, model_, world_, target_, machine_, threads_, choices_).with_estimates();
+  if (!on.may_fit(recipe, on.candidate())) return std::nullopt;
+  const Forecast f = on.forecast();
+  if (!on.surely_fits(f)) return std::nullopt;
+  return Suggestion{
+      {{"optimizer.state_dtype", "bf16"}}, std::move(recipe), f.candidate, f.needed(), f.tokens_per_second};
+}
+
 Alternatives Forecaster::alternatives() const {
   const Forecaster estimating = with_estimates();
   Search search(estimating);
   Alternatives out{.suggestions = search.run(kSuggestions), .ranks = fitting_ranks()};
-  if (out.suggestions.empty()) out.least = search.least();
+  if (!out.suggestions.empty()) return out;
+  out.least = search.least();
+  out.smaller_state = with_smaller_state();
   return out;
 }
 

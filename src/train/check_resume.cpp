@@ -10,6 +10,7 @@
 #include "engine/run_state.h"
 #include "io/json.h"
 #include "models/families.h"
+#include "plan/make_optimizer.h"
 #include "plan/target.h"
 #include "text/chat/chat_template.h"
 #include "text/tokenizers/tokenizer.h"
@@ -79,9 +80,8 @@ Problems resume_changes(const ResumedRun& run, const checkpoint::Checkpoint& che
   }
   const bool other_model = !all.empty();
   if (run.open.model) {
-    // Recipes have one optimizer, that of a default layout.
     all.add(engine::computation_changes(state, plan::compute_dtype(plan.recipe.precision, run.device),
-                                        plan::Layout().optimizer->name(), recipe, folder));
+                                        plan::make_optimizer(plan.recipe.optimizer)->name(), recipe, folder));
   }
   all.add(engine::adapter_changes(state, recipe, folder));
   if (run.open.model && !other_model) all.add(engine::frozen_changes(state, recipe, *run.open.model, folder));

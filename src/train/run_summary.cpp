@@ -12,6 +12,7 @@
 #include "plan/context_form.h"
 #include "plan/cost_model.h"
 #include "plan/disk.h"
+#include "plan/make_optimizer.h"
 #include "plan/pipeline_form.h"
 #include "plan/report.h"
 #include "plan/target.h"
@@ -106,11 +107,12 @@ std::string steps_line(const RunPlace& place) {
   const optim::LearningRatePlan& optimizer = plan.learning_rate;
   const double epochs = static_cast<double>(plan.steps) * static_cast<double>(plan.global_batch_size) /
                         static_cast<double>(place.sequences);
+  const std::string kind = plan::optimizer_text(plan.recipe.optimizer);
   std::string line =
       cat(plan.steps, " of ", plural(plan.global_batch_size, "sequence"), " (",
           count(plan.global_batch_size * plan.packing.sequence_length), " tokens), ",
           epochs < 1000 ? fmt::format("{:.3g}", epochs) : format_count(epochs), epochs == 1 ? " epoch" : " epochs",
-          "; learning rate ", fmt::format("{:.3g}", optimizer.learning_rate));
+          "; ", kind.empty() ? "" : kind + ", ", "learning rate ", fmt::format("{:.3g}", optimizer.learning_rate));
   if (optimizer.warmup_steps > 0) line += cat(" after ", plural(optimizer.warmup_steps, "warm-up step"));
   line += decay_words(optimizer);
   if (const std::int64_t patience = plan.recipe.train.early_stopping_patience; patience > 0) {

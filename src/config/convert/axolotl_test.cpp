@@ -113,6 +113,7 @@ constexpr ConvertedKey kCases[] = {
      R"([{"learning_rate":1e-06,"match":[".*up_proj.*",".*down_proj.*"]}])"},
     {"unfrozen_parameters: [lm_head.weight, 'model.layers.2[0-9]+.']", "train.freeze",
      R"(["(?!lm_head[.]weight|model[.]layers[.]2[0-9]+[.]).*"])"},
+    {"optimizer: lion", "optimizer.kind", R"("lion")"},
     {"adam_beta1: 0.8", "optimizer.beta1", "0.8"},
     {"adam_beta2: 0.95", "optimizer.beta2", "0.95"},
     {"", "optimizer.beta2", "0.999"},
@@ -271,12 +272,24 @@ TEST_F(ConvertAxolotl, LossOverQuestionsIsNotSupported) {
             "automatic: the loss is over all of a text");
 }
 
+TEST_F(ConvertAxolotl, HasTheOptimizer) {
+  EXPECT_EQ(dropped(convert("optimizer: adamw_torch\n"), "optimizer"), "automatic: AdamW is the default");
+  const auto kind = [&](const char* name) { return value(convert(cat("optimizer: ", name, "\n")), "optimizer.kind"); };
+  EXPECT_EQ(kind("adamw_torch_fused"), "adamw");
+  EXPECT_EQ(kind("adamw_bnb_8bit"), "adamw_8bit");
+  EXPECT_EQ(kind("paged_lion_32bit"), "lion");
+  EXPECT_EQ(value(convert("optimizer: lion_8bit\n"), "optimizer.state_dtype"), "bf16");
+  EXPECT_EQ(value(convert("optimizer: lion\nadam_beta2: 0.98\n"), "optimizer.beta2"), 0.98);
+  EXPECT_TRUE(has_remark(convert("optimizer: paged_adamw_8bit\n"), "memory.optimizer_offload"));
+  const Converted sgd = convert("optimizer: sgd\nadam_beta1: 0.8\n");
+  EXPECT_EQ(value(sgd, "optimizer.kind"), "sgd");
+  EXPECT_EQ(value(sgd, "optimizer.momentum"), 0.0);
+  EXPECT_EQ(dropped(sgd, "adam_beta1"), "not needed: sgd does not read it");
+  EXPECT_EQ(dropped(convert("optimizer: dion\n"), "optimizer"),
+            "not supported: the optimizer dion; the recipe has AdamW, which its learning rate may not suit");
+}
+
 TEST_F(ConvertAxolotl, ReplacesWhatItCannotDo) {
-  EXPECT_EQ(dropped(convert("optimizer: adamw_torch\n"), "optimizer"), "automatic: AdamW is the optimizer");
-  EXPECT_EQ(dropped(convert("optimizer: adamw_bnb_8bit\n"), "optimizer").substr(0, 40),
-            "not supported: moments of 8 or 4 bits (a");
-  EXPECT_EQ(dropped(convert("optimizer: muon\n"), "optimizer"),
-            "not supported: AdamW is the only optimizer; the learning rate of muon may not suit it");
   const Converted rex = convert("lr_scheduler: rex\n");
   EXPECT_EQ(value(rex, "optimizer.schedule"), "cosine");
   EXPECT_EQ(dropped(rex, "lr_scheduler"), "not supported: the schedule rex; cosine in its place");

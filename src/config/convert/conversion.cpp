@@ -322,7 +322,7 @@ void Conversion::run() {
   convert_sequence_length(*this);
   convert_output(*this);
   convert_precision(*this);
-  convert_adamw(*this);
+  convert_optimizer(*this);
   convert_timeout(*this);
   convert_reports(*this);
   trainer_.convert(*this);

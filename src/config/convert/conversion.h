@@ -108,7 +108,7 @@ void convert_evaluations(Conversion& c);
 void convert_sequence_length(Conversion& c);
 void convert_output(Conversion& c);
 void convert_precision(Conversion& c);
-void convert_adamw(Conversion& c);
+void convert_optimizer(Conversion& c);
 void convert_timeout(Conversion& c);
 void convert_reports(Conversion& c);
 

@@ -37,12 +37,12 @@ constexpr auto kFactoryRules = std::to_array<Rule>({
     joins("optimizer.decay_type", "lr_scheduler_kwargs.decay_type"),
     joins("optimizer.power", "lr_scheduler_kwargs.power"),
     joins("optimizer.groups", "loraplus_lr_ratio"),
-    sets("optimizer.beta1", "adam_beta1"),
-    sets("optimizer.beta2", "adam_beta2"),
-    sets("optimizer.epsilon", "adam_epsilon"),
+    joins("optimizer.kind", "optim optim_config.name"),
+    joins("optimizer.beta1", "adam_beta1"),
+    joins("optimizer.beta2", "adam_beta2"),
+    joins("optimizer.epsilon", "adam_epsilon"),
     sets("optimizer.weight_decay", "weight_decay"),
     sets("optimizer.gradient_clip", "max_grad_norm"),
-    automatic("AdamW is the optimizer", "optim optim_config.name"),
     joins("checkpoint.every_steps", "save_steps save_strategy"),
     sets("checkpoint.keep_last", "save_total_limit"),
     joins("memory.activation_checkpointing",
@@ -129,7 +129,7 @@ constexpr auto kFactoryRules = std::to_array<Rule>({
                 "quantization_method quantization_type quantization_device_map "
                 "quant_config quant_config.*"),
     unsupported(
-        "AdamW is the only optimizer",
+        "an optimizer that there is not: optimizer.kind has those that there are",
         "use_galore use_apollo use_badam use_adam_mini use_muon optim_args optim_target_modules optim_config.*"),
     unsupported("adapters are LoRA, rsLoRA or DoRA on the Linears of adapter.targets, from random values",
                 "loraplus_lr_embedding pissa_init create_new_adapter peft_config "

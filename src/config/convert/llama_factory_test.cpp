@@ -83,6 +83,7 @@ constexpr ConvertedKey kCases[] = {
     {"lr_scheduler_type: polynomial\nlr_scheduler_kwargs: {power: 2}", "optimizer.power", "2.0"},
     {"finetuning_type: lora\nloraplus_lr_ratio: 16", "optimizer.groups",
      R"([{"learning_rate_factor":16.0,"match":".*lora_B"}])"},
+    {"optim: lion_32bit", "optimizer.kind", R"("lion")"},
     {"adam_beta1: 0.8", "optimizer.beta1", "0.8"},
     {"adam_beta2: 0.95", "optimizer.beta2", "0.95"},
     {"", "optimizer.beta2", "0.999"},
@@ -99,6 +100,7 @@ constexpr ConvertedKey kCases[] = {
     {"", "memory.activation_checkpointing", R"("full")"},
     {"bf16: true", "precision.compute", R"("bf16")"},
     {"pure_bf16: true", "precision.compute", R"("bf16")"},
+    {"pure_bf16: true", "optimizer.master_dtype", R"("bf16")"},
     {"fp16: true", "precision.compute", R"("auto")"},
     {"fp8: true", "precision.compute", R"("fp8")"},
     {"ddp_timeout: 900", "run.collective_timeout_s", "900.0"},
@@ -144,6 +146,7 @@ constexpr ConvertedKey kCasesOfV1[] = {
     {"", "checkpoint.every_steps", "0"},
     {"", "adapter.kind", R"("none")"},
     {"lr_scheduler_config: {name: cosine}", "optimizer.schedule", R"("cosine")"},
+    {"optim_config: {name: sgd}", "optimizer.kind", R"("sgd")"},
     {"train_dataset: org/other", "data.train", R"(["org/other"])"},
     {"micro_batch_size: 2", "train.micro_batch_size", "2"},
     {"micro_batch_size: 2\nglobal_batch_size: 16", "train.global_batch_size", "16"},
@@ -226,7 +229,9 @@ TEST_F(ConvertLlamaFactory, ReplacesWhatItCannotDo) {
   EXPECT_TRUE(has_remark(convert("finetuning_type: lora\nquantization_bit: 8\n"), "frozen weights stay in bf16"));
   EXPECT_EQ(dropped(convert("quantization_type: fp4\n"), "quantization_type").substr(0, 29),
             "not supported: frozen weights");
-  EXPECT_EQ(dropped(convert("use_galore: true\n"), "use_galore"), "not supported: AdamW is the only optimizer");
+  EXPECT_EQ(dropped(convert("use_galore: true\n"), "use_galore"),
+            "not supported: an optimizer that there is not: optimizer.kind has those that there are");
+  EXPECT_EQ(value(convert("optim: adamw_8bit\n"), "optimizer.kind"), "adamw_8bit");
   EXPECT_EQ(dropped(convert("use_galore: false\n"), "use_galore"), "not needed: empty or off");
   EXPECT_EQ(dropped(convert("image_max_pixels: 4\n"), "image_max_pixels"),
             "not supported: images and sounds: only text is trained on");

@@ -14,13 +14,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// AdamW, by its names in transformers and bitsandbytes.
-constexpr auto kAdamWs = std::to_array<std::string_view>(
-    {"adamw", "adamw_hf", "adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused",
-     "adamw_apex_fused", "optimi_adamw", "paged_adamw_32bit", "paged_adamw", "flash_adamw"});
-constexpr auto kSmallAdamWs = std::to_array<std::string_view>({"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit",
-                                                               "adamw_torch_4bit", "adamw_torch_8bit", "ao_adamw_4bit",
-                                                               "ao_adamw_8bit", "ao_adamw_fp8", "adamw_anyprecision"});
+// Other names of an optimizer, in transformers, bitsandbytes and torchao.
+struct OptimizerNames {
+  std::string_view kind;   // optimizer.kind
+  std::string_view names;  // separated by spaces
+  bool bf16 = false;       // optimizer.state_dtype
+  const char* remark = "";
+};
+constexpr OptimizerNames kOptimizers[] = {
+    {"adamw",
+     "adamw adamw_hf adamw_torch adamw_torch_fused adamw_torch_xla adamw_torch_npu_fused adamw_apex_fused "
+     "optimi_adamw paged_adamw_32bit paged_adamw flash_adamw"},
+    {"adamw", "adamw_anyprecision", true, "stochastic rounding in place of Kahan's sum"},
+    {"adamw_8bit", "adamw_8bit adamw_bnb_8bit adamw_torch_8bit ao_adamw_8bit"},
+    {"adamw_8bit", "paged_adamw_8bit", false, "its state stays on the device: memory.optimizer_offload moves it"},
+    {"adamw_8bit", "adamw_torch_4bit ao_adamw_4bit ao_adamw_fp8", false, "moments of 8 bits, as bitsandbytes has them"},
+    {"lion", "lion lion_32bit paged_lion paged_lion_32bit lion_pytorch"},
+    {"lion", "lion_8bit paged_lion_8bit", true, "a momentum of bf16 in place of 8 bits"},
+    {"sgd", "sgd"},
+};
 
 }  // namespace
 
@@ -80,26 +92,44 @@ void convert_precision(Conversion& c) {
     c.set("precision.compute", "fp8", "fp8");
   } else if (!bf16.empty()) {
     c.set("precision.compute", c.text(bf16) == "auto" ? "auto" : "bf16", bf16);
-    if (bf16 == "pure_bf16") c.remark("pure_bf16: master weights and moments stay in float32");
+    if (bf16 == "pure_bf16") c.set("optimizer.master_dtype", "bf16", bf16);
   } else if (c.is_on("float32") || (c.has("bf16") && !fp16)) {
     c.set("precision.compute", "float32", c.is_on("float32") ? "float32" : "bf16");
   }
 }
 
-void convert_adamw(Conversion& c) {
+void convert_optimizer(Conversion& c) {
   const TrainerKeys& keys = c.trainer().keys;
   const std::string_view optimizer = keys.optimizer;
   const std::string name = c.has(optimizer) ? c.text(optimizer) : "adamw";
-  const auto among = [&](const auto& names) { return std::ranges::find(names, name) != names.end(); };
-  if (among(kSmallAdamWs)) {
+  const auto found =
+      std::ranges::find_if(kOptimizers, [&](const OptimizerNames& one) { return is_among(one.names, name); });
+  std::string_view kind = "adamw";
+  if (found == std::ranges::end(kOptimizers)) {
     c.drop(optimizer, WhyDropped::unsupported,
-           cat("moments of 8 or 4 bits (", name, "); AdamW with float32 moments, which are sharded over the ranks"));
-  } else if (!among(kAdamWs)) {
-    c.drop(optimizer, WhyDropped::unsupported,
-           cat("AdamW is the only optimizer; the learning rate of ", name, " may not suit it"));
+           cat("the optimizer ", name, "; the recipe has AdamW, which its learning rate may not suit"));
+  } else {
+    kind = found->kind;
+    if (kind == "adamw" && !found->bf16) c.drop(optimizer, WhyDropped::automatic, "AdamW is the default");
+    if (kind != "adamw") c.set("optimizer.kind", std::string(kind), optimizer);
+    if (found->bf16) c.set("optimizer.state_dtype", "bf16", optimizer);
+    if (*found->remark != '\0') c.remark(cat(optimizer, " ", name, ": ", found->remark));
   }
+  // What the kind does not read is an error in a recipe.
+  const auto setting = [&](std::string_view ours, std::string_view theirs, bool reads) {
+    each_name(theirs, [&](std::string_view one) {
+      if (!c.has(one)) return;
+      if (reads) return c.set(ours, *c.find(one), one);
+      c.drop(one, WhyDropped::not_needed, cat(kind, " does not read it"));
+    });
+  };
+  const bool betas = is_among("adamw adamw_8bit lion", kind);
+  setting("optimizer.beta1", "adam_beta1", betas);
+  setting("optimizer.beta2", "adam_beta2", betas);
+  setting("optimizer.epsilon", "adam_epsilon adam_eps", is_among("adamw adamw_8bit", kind));
+  if (kind == "sgd") c.set("optimizer.momentum", "0", optimizer, "transformers' SGD has no momentum");
   if (!c.has("weight_decay")) c.set_default("optimizer.weight_decay", keys.weight_decay_default, "weight_decay");
-  if (!c.has("adam_beta2")) c.set_default("optimizer.beta2", "0.999", "adam_beta2");
+  if (betas && !c.has("adam_beta2")) c.set_default("optimizer.beta2", "0.999", "adam_beta2");
 }
 
 void convert_checkpointing(Conversion& c, std::initializer_list<std::string_view> keys) {

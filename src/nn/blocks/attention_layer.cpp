@@ -65,6 +65,12 @@ std::optional<Norm> make_qk_norm(const AttentionConfig& c, int index) {
   return Norm(*c.qk_norm, qk_norm_index(c) + index, -1);
 }
 
+// Elements of the smallest of q, k and v, or of the tensor that has all of them.
+std::int64_t smallest_of(const AttentionConfig& c) {
+  const std::int64_t q = c.heads_slice.total * c.head_dim, kv = c.kv_heads_slice.total * c.head_dim;
+  return c.width * (c.q.empty() ? q + 2 * kv : std::min(q, kv));
+}
+
 // norm, QKV weight, output weight, then the biases that there are: QKV, output, norm; then the other norms; then, with
 // copies of key-value heads, weight and bias of K and V, which those of QKV then have not.
 std::vector<Param> attention_params(const AttentionConfig& c) {
@@ -91,6 +97,8 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
   params.push_back(fused_param(qkv_name + ".weight", qkv(".weight", wide, c.transposed), wide, normal, true));
   params.back().of_linear = true;
   params.back().modules = modules;
+  const std::int64_t smallest = apart ? smallest_of(c) : 0;
+  params.back().smallest = smallest;
   params.push_back(sliced_param(c.output + ".weight", {c.width, c.q_size()}, 1, channels_of(c.heads_slice, c.head_dim),
                                 {Initial::Kind::normal, c.output_std}, true));
   params.back().segments.edit().front().file.transposed = c.transposed;
@@ -120,7 +128,7 @@ std::vector<Param> attention_params(const AttentionConfig& c) {
     params.back().flat.domain = Domain::kv_copies;
     params.back().flat.partial_gradient = true;
     params.back().of_linear = decay;
-    if (decay) params.back().modules = modules;
+    if (decay) params.back().modules = modules, params.back().smallest = smallest;
   };
   if (apart) add_kv(".weight", {2 * c.kv_size(), c.width}, normal, true);
   if (apart && c.qkv_bias) add_kv(".bias", {2 * c.kv_size()}, {}, false);

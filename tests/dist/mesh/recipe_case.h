@@ -225,17 +225,25 @@ struct RunOutcome {
   auto fields() { return std::tie(losses, norms, validation, first, last, replays); }
 };
 
+// Tensors of float32, bf16 and uint8.
 inline Tensors states_of_checkpoint(const std::string& folder) {
   checkpoint::Checkpoint saved = checkpoint::Checkpoint::open(folder);
   Tensors out;
   for (const checkpoint::SavedTensor& tensor : saved.tensors()) {
-    if (tensor.dtype != DType::f32) continue;
-    std::vector<float>& values = out[tensor.name];
-    values.resize(static_cast<std::size_t>(tensor.shape.elements()));
+    const bool codes = tensor.dtype == DType::u8;
+    if (!codes && tensor.dtype != DType::f32 && tensor.dtype != DType::bf16) continue;
     const std::int64_t elements = tensor.shape.elements();
-    const TensorView view(reinterpret_cast<std::byte*>(values.data()), DType::f32, {elements}, DeviceKind::cpu);
-    saved.read(
-        {{.name = tensor.name, .shape = tensor.shape, .boxes = boxes_of_range(tensor.shape, 0, elements, view)}});
+    std::vector<float>& values = out[tensor.name];
+    values.resize(static_cast<std::size_t>(elements));
+    std::vector<std::uint8_t> bytes(codes ? values.size() : 0);
+    auto* const to = codes ? reinterpret_cast<std::byte*>(bytes.data()) : reinterpret_cast<std::byte*>(values.data());
+    const DType dtype = codes ? DType::u8 : DType::f32;
+    const TensorView view(to, dtype, {elements}, DeviceKind::cpu);
+    saved.read({{.name = tensor.name,
+                 .shape = tensor.shape,
+                 .dtype = dtype,
+                 .boxes = boxes_of_range(tensor.shape, 0, elements, view)}});
+    if (codes) std::ranges::copy(bytes, values.begin());
   }
   return out;
 }

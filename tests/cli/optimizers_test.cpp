@@ -1,0 +1,114 @@
+// optimizer.kind and its dtypes in every command: fit, plan, eval, export, inspect, resume, and the lines of wrong input.
+#include "cli/testing/binary.h"
+
+namespace hawser {
+namespace optimizers_cli_test {
+
+namespace fs = std::filesystem;
+
+class OptimizerCommands : public testing::Binary {
+ protected:
+  void SetUp() override {
+    Binary::SetUp();
+    write("data.jsonl", testing::forty_documents());
+    copy_of("gqa", "m");
+    write("m/tokenizer.json", testing::letters_tokenizer());
+    write("r.yaml", recipe("path: m"));
+    // Tensors that are large enough for states of 8 bits.
+    write("wide/config.json",
+          R"({"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4,
+              "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 96, "max_position_embeddings": 128,
+              "rms_norm_eps": 1e-5, "tie_word_embeddings": false})");
+    write("wide.yaml", recipe("config: wide/config.json"));
+  }
+
+  static std::string recipe(const std::string& model) {
+    return "model: {" + model + "}\ndata: {train: data.jsonl, tokenizer: m/tokenizer.json, sequence_length: 32}\n" +
+           "train: {steps: 2, global_batch_size: 4}\nrun: {threads: 1}\noutput: run\n";
+  }
+  static std::string set(const std::string& keys) {
+    std::string out;
+    std::istringstream in(keys);
+    for (std::string key; in >> key;) out += " --set " + key;
+    return out;
+  }
+  // A number of plan --json, by its key.
+  double bytes_of(const std::string& options, const std::string& category) {
+    const testing::Ran ran = hawser("plan wide.yaml --json" + set(options));
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    const std::size_t at = ran.out.rfind("\"" + category + "\":");
+    EXPECT_NE(at, std::string::npos) << ran.out;
+    return at == std::string::npos ? 0 : std::stod(ran.out.substr(at + category.size() + 3));
+  }
+};
+
+TEST_F(OptimizerCommands, TrainEvaluateAndExport) {
+  for (const char* const keys :
+       {"optimizer.kind=lion", "optimizer.kind=sgd", "optimizer.kind=adamw_8bit optimizer.master_dtype=bf16",
+        "optimizer.state_dtype=bf16 optimizer.master_dtype=bf16 run.ranks=2"}) {
+    SCOPED_TRACE(keys);
+    fs::remove_all(folder_ / "run");
+    const testing::Ran fit = hawser("fit wide.yaml" + set(keys));
+    ASSERT_EQ(fit.code, 0) << fit.err;
+    EXPECT_EQ(hawser("eval --model run --data data.jsonl").code, 0);
+    fs::remove_all(folder_ / "exported");
+    EXPECT_EQ(hawser("export run exported").code, 0);
+    EXPECT_EQ(hawser("eval --model exported --data data.jsonl --sequence-length 32").code, 0);
+    EXPECT_NE(hawser("inspect run").out.find("optimizer   "), std::string::npos);
+  }
+}
+
+TEST_F(OptimizerCommands, PlanTheirState) {
+  const double adamw = bytes_of("", "optimizer state"), weights = bytes_of("", "parameters");
+  EXPECT_EQ(bytes_of("optimizer.state_dtype=bf16", "optimizer state"), adamw / 2);
+  EXPECT_EQ(bytes_of("optimizer.kind=lion", "optimizer state"), adamw / 2);
+  EXPECT_EQ(bytes_of("optimizer.kind=sgd", "optimizer state"), adamw / 2);
+  EXPECT_EQ(bytes_of("optimizer.kind=lion optimizer.state_dtype=bf16", "optimizer state"), adamw / 4);
+  EXPECT_LT(bytes_of("optimizer.kind=adamw_8bit", "optimizer state"), 0.4 * adamw);
+  // On the CPU layers read float32: a copy of the bf16 weights.
+  EXPECT_EQ(bytes_of("optimizer.master_dtype=bf16 precision.compute=bf16", "parameters"), weights / 2);
+  EXPECT_NE(hawser("plan wide.yaml" + set("optimizer.kind=lion optimizer.state_dtype=bf16"))
+                .out.find("optimizer: lion, state in bf16\n"),
+            std::string::npos);
+}
+
+TEST_F(OptimizerCommands, ResumeWithTheirOwnState) {
+  ASSERT_EQ(hawser("fit wide.yaml").code, 0);
+  rejected("fit wide.yaml --resume --set optimizer.kind=adamw_8bit",
+           {"run/checkpoints/step-00000002: the optimizer has changed (expected adamw, got adamw_8bit) at "
+            "optimizer.kind, --set; try the run's own optimizer, adamw, or --set output=... for a new run"});
+  const testing::Ran ran = hawser("fit wide.yaml --resume" + set("train.steps=3 optimizer.state_dtype=bf16"));
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.err.find("optimizer.state_dtype was \"float32\" and is \"bf16\""), std::string::npos) << ran.err;
+}
+
+TEST_F(OptimizerCommands, RejectWhatTheyDoNotRead) {
+  rejected("fit r.yaml --set optimizer.kind=lions",
+           {"--set: unknown value (expected adamw, adamw_8bit, lion or sgd, got lions) at optimizer.kind; try lion"});
+  rejected("fit r.yaml --set optimizer.momentum=0.5",
+           {"--set: a key of another optimizer (expected optimizer.kind: sgd) at optimizer.momentum; try "
+            "optimizer.kind: sgd, or remove optimizer.momentum"});
+  rejected("plan r.yaml" + set("optimizer.kind=adamw_8bit optimizer.state_dtype=bf16"),
+           {"--set: a key of another optimizer (expected optimizer.kind: adamw, lion or sgd) at "
+            "optimizer.state_dtype; try optimizer.kind: adamw, lion or sgd, or remove optimizer.state_dtype"});
+  rejected("fit r.yaml" + set("optimizer.kind=sgd optimizer.nesterov=true optimizer.momentum=0"),
+           {"--set: Nesterov's momentum without momentum (expected optimizer.momentum above 0, got 0) at "
+            "optimizer.nesterov; try optimizer.momentum: 0.9, or optimizer.nesterov: false"});
+}
+
+// Before memory is reserved, in plan and fit alike.
+TEST_F(OptimizerCommands, RejectSlicesThatCutBlocksOf8Bits) {
+  const std::string line =
+      "--set: the state of the optimizer is of blocks of 256 elements, which no parameter or slice may cut (got "
+      "model.layers.0.mlp.down_proj.weight: the slice [0, 64) of dim 1 of [64, 128] cuts a block of 256 that shares a "
+      "value) at optimizer.kind; try optimizer.kind: adamw, or a smaller parallel.tensor_parallel_degree";
+  for (const char* const command : {"plan", "fit"}) {
+    rejected(std::string(command) + " wide.yaml" +
+                 set("optimizer.kind=adamw_8bit run.ranks=2 parallel.tensor_parallel_degree=2 "
+                     "parallel.tensor_parallel_modules=[mlp]"),
+             {line});
+  }
+}
+
+}  // namespace optimizers_cli_test
+}  // namespace hawser
