@@ -225,6 +225,8 @@ void check_kind(const Recipe& recipe, const Add& add) {
       {"optimizer.state_dtype", {kAdamW, kLion, kSgd}, "adamw, lion or sgd"},
       {"optimizer.momentum", {kSgd}, "sgd"},
       {"optimizer.nesterov", {kSgd}, "sgd"},
+      {"optimizer.scale_parameter", {OptimizerKind::adafactor}, "adafactor"},
+      {"optimizer.relative_step", {OptimizerKind::adafactor}, "adafactor"},
   };
   const OptimizerRecipe& optimizer = recipe.optimizer;
   if (!accepted(recipe, {"optimizer.kind"})) return;

@@ -220,14 +220,19 @@ struct OptimizerRecipe {
   double epsilon = 1.0e-8;
   std::optional<double> momentum;  // none: momentum_or_default()
   bool nesterov = false;
+  bool scale_parameter = false, relative_step = false;  // of adafactor
   std::optional<double> weight_decay;    // matrices only, not norms and biases; none: weight_decay_or_default()
   double gradient_clip = 1.0;            // maximum global norm; 0: no clipping
   std::vector<ParamGroupRecipe> groups;  // the first that matches a parameter has it
 
-  // What each kind usually has: Lion's averages are slower, and the decay of SGD is an L2 penalty on the loss.
+  // What each kind usually has: Lion's averages are slower, the decay of SGD is an L2 penalty on the
+  // loss, and Adafactor has none.
   double beta2_or_default() const { return beta2.value_or(kind == OptimizerKind::lion ? 0.99 : 0.95); }
   double momentum_or_default() const { return momentum.value_or(kind == OptimizerKind::sgd ? 0.9 : 0.0); }
-  double weight_decay_or_default() const { return weight_decay.value_or(kind == OptimizerKind::sgd ? 0.0 : 0.1); }
+  double weight_decay_or_default() const {
+    const bool none = kind == OptimizerKind::sgd || kind == OptimizerKind::adafactor;
+    return weight_decay.value_or(none ? 0.0 : 0.1);
+  }
 
   // Steps of the warm-up and of the wsd decay, in a run of `steps`. A ratio is rounded up, as in transformers
   // (TrainingArguments.get_warmup_steps). The default decay does not begin before the end of the warm-up.

@@ -2,6 +2,7 @@
 
 #include "config/config.h"
 #include "nn/granularity.h"
+#include "optim/adafactor_optimizer.h"
 #include "optim/adamw_8bit_optimizer.h"
 #include "optim/adamw_optimizer.h"
 #include "optim/elementwise_optimizer.h"
@@ -36,6 +37,9 @@ std::shared_ptr<const optim::Optimizer> make_optimizer(const OptimizerRecipe& re
     case OptimizerKind::adamw_8bit:
       return optim::make_adamw_8bit(
           {.beta1 = settings.beta1, .beta2 = settings.beta2, .epsilon = settings.epsilon, .groups = groups});
+    case OptimizerKind::adafactor:
+      return optim::make_adafactor(
+          {.scale_parameter = recipe.scale_parameter, .relative_step = recipe.relative_step, .groups = groups});
     case OptimizerKind::adamw:
       if (wide) {
         return optim::make_adamw({.beta1 = settings.beta1,
@@ -61,6 +65,7 @@ std::shared_ptr<const optim::Optimizer> make_optimizer(const OptimizerRecipe& re
 
 nn::FlatSpecOf with_optimizer(nn::FlatSpecOf spec_of, const OptimizerRecipe& recipe) {
   if (recipe.kind == OptimizerKind::adamw_8bit) spec_of = optim::eight_bit_specs(std::move(spec_of));
+  if (recipe.kind == OptimizerKind::adafactor) spec_of = optim::adafactor_specs(std::move(spec_of));
   if (recipe.master_dtype == StateDType::f32) return spec_of;
   return [of = std::move(spec_of)](const nn::Param& param, const nn::UnitId& place) {
     nn::FlatSpec spec = of(param, place);
@@ -95,6 +100,7 @@ bool has_state_dtype(const OptimizerRecipe& recipe) {
     case OptimizerKind::sgd:
       return recipe.momentum_or_default() > 0;
     case OptimizerKind::adamw_8bit:
+    case OptimizerKind::adafactor:
       return false;
   }
   return false;
@@ -106,6 +112,8 @@ const char* kind_name(OptimizerKind kind) {
       return "adamw";
     case OptimizerKind::adamw_8bit:
       return "adamw_8bit";
+    case OptimizerKind::adafactor:
+      return "adafactor";
     case OptimizerKind::lion:
       return "lion";
     case OptimizerKind::sgd:

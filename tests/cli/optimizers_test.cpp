@@ -43,9 +43,9 @@ class OptimizerCommands : public testing::Binary {
 };
 
 TEST_F(OptimizerCommands, TrainEvaluateAndExport) {
-  for (const char* const keys :
-       {"optimizer.kind=lion", "optimizer.kind=sgd", "optimizer.kind=adamw_8bit optimizer.master_dtype=bf16",
-        "optimizer.state_dtype=bf16 optimizer.master_dtype=bf16 run.ranks=2"}) {
+  for (const char* const keys : {"optimizer.kind=lion", "optimizer.kind=sgd", "optimizer.kind=adafactor",
+                                 "optimizer.kind=adamw_8bit optimizer.master_dtype=bf16",
+                                 "optimizer.state_dtype=bf16 optimizer.master_dtype=bf16 run.ranks=2"}) {
     SCOPED_TRACE(keys);
     fs::remove_all(folder_ / "run");
     const testing::Ran fit = hawser("fit wide.yaml" + set(keys));
@@ -64,6 +64,7 @@ TEST_F(OptimizerCommands, PlanTheirState) {
   EXPECT_EQ(bytes_of("optimizer.kind=lion", "optimizer state"), adamw / 2);
   EXPECT_EQ(bytes_of("optimizer.kind=sgd", "optimizer state"), adamw / 2);
   EXPECT_EQ(bytes_of("optimizer.kind=lion optimizer.state_dtype=bf16", "optimizer state"), adamw / 4);
+  EXPECT_LT(bytes_of("optimizer.kind=adafactor", "optimizer state"), 0.05 * adamw);
   EXPECT_LT(bytes_of("optimizer.kind=adamw_8bit", "optimizer state"), 0.4 * adamw);
   // On the CPU layers read float32: a copy of the bf16 weights.
   EXPECT_EQ(bytes_of("optimizer.master_dtype=bf16 precision.compute=bf16", "parameters"), weights / 2);
@@ -83,8 +84,8 @@ TEST_F(OptimizerCommands, ResumeWithTheirOwnState) {
 }
 
 TEST_F(OptimizerCommands, RejectWhatTheyDoNotRead) {
-  rejected("fit r.yaml --set optimizer.kind=lions",
-           {"--set: unknown value (expected adamw, adamw_8bit, lion or sgd, got lions) at optimizer.kind; try lion"});
+  rejected("fit r.yaml --set optimizer.kind=lions", {"--set: unknown value (expected adamw, adamw_8bit, adafactor, "
+                                                     "lion or sgd, got lions) at optimizer.kind; try lion"});
   rejected("fit r.yaml --set optimizer.momentum=0.5",
            {"--set: a key of another optimizer (expected optimizer.kind: sgd) at optimizer.momentum; try "
             "optimizer.kind: sgd, or remove optimizer.momentum"});

@@ -1,4 +1,4 @@
-"""Generate tests/golden/optimizers: 50 steps of each optimizer, as PyTorch and bitsandbytes take them.
+"""Generate tests/golden/optimizers: 50 steps of each optimizer, as PyTorch, transformers and bitsandbytes take them.
 
 usage: make_optimizers.py [--output tests/golden/optimizers]
 
@@ -18,6 +18,7 @@ import os
 import bitsandbytes.functional as bnb
 import numpy as np
 import torch
+import transformers
 from safetensors.numpy import save_file
 
 import jsonfiles
@@ -204,6 +205,12 @@ def by_hand(kind):
     return out
 
 
+def adafactor(scale_parameter):
+    weights, optimizers = trained(lambda w: [
+        transformers.Adafactor(groups(w, 0.0), lr=RATE, scale_parameter=scale_parameter, relative_step=False)])
+    return tensors_of(weights, optimizers, ["exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq"])
+
+
 # Name, keys of the recipe besides optimizer.learning_rate, tolerance, steps. Codes of 8 bits and bf16 may round
 # differently where PyTorch adds in another order.
 CASES = [
@@ -211,6 +218,8 @@ CASES = [
     ("adamw_bf16", ["optimizer.kind=adamw", "optimizer.state_dtype=bf16", "optimizer.master_dtype=bf16"], 1e-3,
      lambda: by_hand(RoundedAdamW)),
     ("adamw_8bit", ["optimizer.kind=adamw_8bit"], 1e-4, lambda: by_hand(AdamW8bit)),
+    ("adafactor", ["optimizer.kind=adafactor"], 1e-5, lambda: adafactor(False)),
+    ("adafactor_scaled", ["optimizer.kind=adafactor", "optimizer.scale_parameter=true"], 1e-5, lambda: adafactor(True)),
     ("lion", ["optimizer.kind=lion"], 1e-5, lambda: by_hand(Lion)),
     ("sgd", ["optimizer.kind=sgd", "optimizer.momentum=0"], 1e-5, lambda: sgd(0.0)),
     ("sgd_momentum", ["optimizer.kind=sgd", "optimizer.weight_decay=0.1"], 1e-5, lambda: sgd(0.9, decay=DECAY)),

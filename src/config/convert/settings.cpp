@@ -29,6 +29,7 @@ constexpr OptimizerNames kOptimizers[] = {
     {"adamw_8bit", "adamw_8bit adamw_bnb_8bit adamw_torch_8bit ao_adamw_8bit"},
     {"adamw_8bit", "paged_adamw_8bit", false, "its state stays on the device: memory.optimizer_offload moves it"},
     {"adamw_8bit", "adamw_torch_4bit ao_adamw_4bit ao_adamw_fp8", false, "moments of 8 bits, as bitsandbytes has them"},
+    {"adafactor", "adafactor"},
     {"lion", "lion lion_32bit paged_lion paged_lion_32bit lion_pytorch"},
     {"lion", "lion_8bit paged_lion_8bit", true, "a momentum of bf16 in place of 8 bits"},
     {"sgd", "sgd"},

@@ -23,6 +23,13 @@ struct Kind {
 std::vector<Kind> kinds() {
   return {{"lion", {"optimizer.kind=lion", "optimizer.learning_rate=0.001"}, 1e-4},
           {"sgd", {"optimizer.kind=sgd", "optimizer.learning_rate=0.1"}},
+          {"adafactor", {"optimizer.kind=adafactor"}},
+          {"adafactor_scaled",
+           {"optimizer.kind=adafactor", "optimizer.scale_parameter=true", "optimizer.weight_decay=0.1",
+            "optimizer.learning_rate=0.1"}},
+          {"adafactor_bf16",
+           {"optimizer.kind=adafactor", "optimizer.master_dtype=bf16", "optimizer.relative_step=true"},
+           1e-3},
           {"adamw_8bit", {"optimizer.kind=adamw_8bit"}, 1e-3},
           {"adamw_bf16", {"optimizer.state_dtype=bf16", "optimizer.master_dtype=bf16"}, 1e-3},
           {"sgd_bf16",
