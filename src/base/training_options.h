@@ -64,7 +64,7 @@ enum class ComputePrecision {
 enum class Fp8Scaling { delayed, current, block };  // LinearFormat::fp8_delayed, fp8_current, fp8_block
 enum class AmaxAlgorithm { maximum, most_recent };  // of a history
 // docs/optimizers.md says which state each has.
-enum class OptimizerKind { adamw, adamw_8bit, adafactor, lion, sgd };
+enum class OptimizerKind { adamw, adamw_8bit, adafactor, lion, sgd, muon };
 enum class StateDType { f32, bf16 };  // of the optimizer's state and of master weights
 enum class LearningRateSchedule { constant, linear, cosine, wsd, inverse_sqrt, polynomial };  // optim/lr_schedule.h
 enum class DecayType { linear, cosine, one_minus_sqrt };  // of LearningRateSchedule::wsd

@@ -212,19 +212,19 @@ void check_base(const Recipe& recipe, const Add& add) {
 template <class Add>
 void check_kind(const Recipe& recipe, const Add& add) {
   constexpr OptimizerKind kAdamW = OptimizerKind::adamw, k8bit = OptimizerKind::adamw_8bit, kLion = OptimizerKind::lion,
-                          kSgd = OptimizerKind::sgd;
+                          kSgd = OptimizerKind::sgd, kMuon = OptimizerKind::muon;
   struct KeyOf {
     const char* key;
     std::vector<OptimizerKind> kinds;
     const char* names;
   };
   static const std::vector<KeyOf> keys = {
-      {"optimizer.beta1", {kAdamW, k8bit, kLion}, "adamw, adamw_8bit or lion"},
-      {"optimizer.beta2", {kAdamW, k8bit, kLion}, "adamw, adamw_8bit or lion"},
-      {"optimizer.epsilon", {kAdamW, k8bit}, "adamw or adamw_8bit"},
+      {"optimizer.beta1", {kAdamW, k8bit, kLion, kMuon}, "adamw, adamw_8bit, lion or muon"},
+      {"optimizer.beta2", {kAdamW, k8bit, kLion, kMuon}, "adamw, adamw_8bit, lion or muon"},
+      {"optimizer.epsilon", {kAdamW, k8bit, kMuon}, "adamw, adamw_8bit or muon"},
       {"optimizer.state_dtype", {kAdamW, kLion, kSgd}, "adamw, lion or sgd"},
-      {"optimizer.momentum", {kSgd}, "sgd"},
-      {"optimizer.nesterov", {kSgd}, "sgd"},
+      {"optimizer.momentum", {kSgd, kMuon}, "sgd or muon"},
+      {"optimizer.nesterov", {kSgd, kMuon}, "sgd or muon"},
       {"optimizer.scale_parameter", {OptimizerKind::adafactor}, "adafactor"},
       {"optimizer.relative_step", {OptimizerKind::adafactor}, "adafactor"},
   };
@@ -237,8 +237,8 @@ void check_kind(const Recipe& recipe, const Add& add) {
               .expected = cat("optimizer.kind: ", names),
               .hint = cat("optimizer.kind: ", names, ", or remove ", key)});
   }
-  const bool moves = optimizer.kind != OptimizerKind::sgd || optimizer.momentum_or_default() > 0;
-  if (optimizer.nesterov && !moves && accepted(recipe, {"optimizer.momentum", "optimizer.nesterov"})) {
+  const bool still = optimizer.kind == OptimizerKind::sgd && optimizer.momentum_or_default() == 0;
+  if (still && optimizer.nesterov_or_default() && accepted(recipe, {"optimizer.momentum", "optimizer.nesterov"})) {
     add("optimizer.nesterov", {.what = "Nesterov's momentum without momentum",
                                .expected = "optimizer.momentum above 0",
                                .got = "0",

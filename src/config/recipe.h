@@ -218,8 +218,8 @@ struct OptimizerRecipe {
   double beta1 = 0.9;
   std::optional<double> beta2;  // none: beta2_or_default()
   double epsilon = 1.0e-8;
-  std::optional<double> momentum;  // none: momentum_or_default()
-  bool nesterov = false;
+  std::optional<double> momentum;                       // none: momentum_or_default()
+  std::optional<bool> nesterov;                         // none: nesterov_or_default()
   bool scale_parameter = false, relative_step = false;  // of adafactor
   std::optional<double> weight_decay;    // matrices only, not norms and biases; none: weight_decay_or_default()
   double gradient_clip = 1.0;            // maximum global norm; 0: no clipping
@@ -228,7 +228,10 @@ struct OptimizerRecipe {
   // What each kind usually has: Lion's averages are slower, the decay of SGD is an L2 penalty on the
   // loss, and Adafactor has none.
   double beta2_or_default() const { return beta2.value_or(kind == OptimizerKind::lion ? 0.99 : 0.95); }
-  double momentum_or_default() const { return momentum.value_or(kind == OptimizerKind::sgd ? 0.9 : 0.0); }
+  double momentum_or_default() const {
+    return momentum.value_or(kind == OptimizerKind::sgd ? 0.9 : kind == OptimizerKind::muon ? 0.95 : 0.0);
+  }
+  bool nesterov_or_default() const { return nesterov.value_or(kind == OptimizerKind::muon); }
   double weight_decay_or_default() const {
     const bool none = kind == OptimizerKind::sgd || kind == OptimizerKind::adafactor;
     return weight_decay.value_or(none ? 0.0 : 0.1);

@@ -6,6 +6,7 @@
 #include "optim/adamw_8bit_optimizer.h"
 #include "optim/adamw_optimizer.h"
 #include "optim/elementwise_optimizer.h"
+#include "optim/muon_optimizer.h"
 
 namespace hawser::plan {
 
@@ -51,13 +52,20 @@ std::shared_ptr<const optim::Optimizer> make_optimizer(const OptimizerRecipe& re
       }
       settings.rule = ops::UpdateRule::adamw;
       break;
+    case OptimizerKind::muon:
+      return optim::make_muon({.momentum = recipe.momentum_or_default(),
+                               .nesterov = recipe.nesterov_or_default(),
+                               .beta1 = settings.beta1,
+                               .beta2 = settings.beta2,
+                               .epsilon = settings.epsilon,
+                               .groups = groups});
     case OptimizerKind::lion:
       settings.rule = ops::UpdateRule::lion;
       break;
     case OptimizerKind::sgd:
       settings.rule = ops::UpdateRule::sgd;
       settings.momentum = recipe.momentum_or_default();
-      settings.nesterov = recipe.nesterov;
+      settings.nesterov = recipe.nesterov_or_default();
       break;
   }
   return optim::make_elementwise(settings);
@@ -66,6 +74,7 @@ std::shared_ptr<const optim::Optimizer> make_optimizer(const OptimizerRecipe& re
 nn::FlatSpecOf with_optimizer(nn::FlatSpecOf spec_of, const OptimizerRecipe& recipe) {
   if (recipe.kind == OptimizerKind::adamw_8bit) spec_of = optim::eight_bit_specs(std::move(spec_of));
   if (recipe.kind == OptimizerKind::adafactor) spec_of = optim::adafactor_specs(std::move(spec_of));
+  if (recipe.kind == OptimizerKind::muon) spec_of = optim::muon_specs(std::move(spec_of));
   if (recipe.master_dtype == StateDType::f32) return spec_of;
   return [of = std::move(spec_of)](const nn::Param& param, const nn::UnitId& place) {
     nn::FlatSpec spec = of(param, place);
@@ -101,6 +110,7 @@ bool has_state_dtype(const OptimizerRecipe& recipe) {
       return recipe.momentum_or_default() > 0;
     case OptimizerKind::adamw_8bit:
     case OptimizerKind::adafactor:
+    case OptimizerKind::muon:
       return false;
   }
   return false;
@@ -118,6 +128,8 @@ const char* kind_name(OptimizerKind kind) {
       return "lion";
     case OptimizerKind::sgd:
       return "sgd";
+    case OptimizerKind::muon:
+      return "muon";
   }
   return "";
 }

@@ -1,4 +1,5 @@
-// optimizer.kind and its dtypes in every command: fit, plan, eval, export, inspect, resume, and the lines of wrong input.
+// optimizer.kind and its dtypes in every command: fit, plan, eval, export, inspect, resume, and the lines of wrong
+// input.
 #include "cli/testing/binary.h"
 
 namespace hawser {
@@ -44,7 +45,7 @@ class OptimizerCommands : public testing::Binary {
 
 TEST_F(OptimizerCommands, TrainEvaluateAndExport) {
   for (const char* const keys : {"optimizer.kind=lion", "optimizer.kind=sgd", "optimizer.kind=adafactor",
-                                 "optimizer.kind=adamw_8bit optimizer.master_dtype=bf16",
+                                 "optimizer.kind=muon", "optimizer.kind=adamw_8bit optimizer.master_dtype=bf16",
                                  "optimizer.state_dtype=bf16 optimizer.master_dtype=bf16 run.ranks=2"}) {
     SCOPED_TRACE(keys);
     fs::remove_all(folder_ / "run");
@@ -85,10 +86,10 @@ TEST_F(OptimizerCommands, ResumeWithTheirOwnState) {
 
 TEST_F(OptimizerCommands, RejectWhatTheyDoNotRead) {
   rejected("fit r.yaml --set optimizer.kind=lions", {"--set: unknown value (expected adamw, adamw_8bit, adafactor, "
-                                                     "lion or sgd, got lions) at optimizer.kind; try lion"});
+                                                     "lion, sgd or muon, got lions) at optimizer.kind; try lion"});
   rejected("fit r.yaml --set optimizer.momentum=0.5",
-           {"--set: a key of another optimizer (expected optimizer.kind: sgd) at optimizer.momentum; try "
-            "optimizer.kind: sgd, or remove optimizer.momentum"});
+           {"--set: a key of another optimizer (expected optimizer.kind: sgd or muon) at optimizer.momentum; try "
+            "optimizer.kind: sgd or muon, or remove optimizer.momentum"});
   rejected("plan r.yaml" + set("optimizer.kind=adamw_8bit optimizer.state_dtype=bf16"),
            {"--set: a key of another optimizer (expected optimizer.kind: adamw, lion or sgd) at "
             "optimizer.state_dtype; try optimizer.kind: adamw, lion or sgd, or remove optimizer.state_dtype"});

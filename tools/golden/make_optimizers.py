@@ -2,9 +2,9 @@
 
 usage: make_optimizers.py [--output tests/golden/optimizers]
 
-cases.json lists the cases: the keys of a recipe, and the largest relative difference that a test allows. NAME/model.safetensors
-has the weights after the last step, "weights/TENSOR", and states, "state/SLOT/TENSOR". code_books.json has the code
-books of bitsandbytes' 8-bit optimizers.
+cases.json lists the cases: the keys of a recipe, and the largest relative difference that a test allows.
+NAME/model.safetensors has the weights after the last step, "weights/TENSOR", and states, "state/SLOT/TENSOR".
+code_books.json has the code books of bitsandbytes' 8-bit optimizers.
 
 Initial weights and the gradients of a step are functions of the tensor and the element alone: with the four words of
 Philox for counter (element, 0, step, 0) and key (17, number of the tensor), a gradient is (words[0] >> 8) / 2^24 - 1/2,
@@ -211,8 +211,18 @@ def adafactor(scale_parameter):
     return tensors_of(weights, optimizers, ["exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq"])
 
 
-# Name, keys of the recipe besides optimizer.learning_rate, tolerance, steps. Codes of 8 bits and bf16 may round
-# differently where PyTorch adds in another order.
+def muon():
+    def make(weights):
+        return [torch.optim.Muon([weights["matrix"], weights["tall"]], lr=RATE, weight_decay=DECAY, momentum=0.95,
+                                 nesterov=True, adjust_lr_fn="match_rms_adamw"),
+                torch.optim.AdamW([weights["norm"]], lr=RATE, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)]
+
+    weights, optimizers = trained(make)
+    return tensors_of(weights, optimizers, ["momentum_buffer", "exp_avg", "exp_avg_sq"])
+
+
+# Name, keys of the recipe besides optimizer.learning_rate, tolerance, steps. Codes of 8 bits, bf16 and the products of
+# Muon in bf16 may round differently where PyTorch adds in another order.
 CASES = [
     ("adamw", ["optimizer.kind=adamw"], 1e-5, adamw),
     ("adamw_bf16", ["optimizer.kind=adamw", "optimizer.state_dtype=bf16", "optimizer.master_dtype=bf16"], 1e-3,
@@ -224,6 +234,7 @@ CASES = [
     ("sgd", ["optimizer.kind=sgd", "optimizer.momentum=0"], 1e-5, lambda: sgd(0.0)),
     ("sgd_momentum", ["optimizer.kind=sgd", "optimizer.weight_decay=0.1"], 1e-5, lambda: sgd(0.9, decay=DECAY)),
     ("sgd_nesterov", ["optimizer.kind=sgd", "optimizer.nesterov=true"], 1e-5, lambda: sgd(0.9, nesterov=True)),
+    ("muon", ["optimizer.kind=muon"], 1e-2, muon),
 ]
 
 

@@ -279,6 +279,7 @@ TEST_F(ConvertAxolotl, HasTheOptimizer) {
   EXPECT_EQ(kind("adamw_bnb_8bit"), "adamw_8bit");
   EXPECT_EQ(kind("paged_lion_32bit"), "lion");
   EXPECT_EQ(kind("adafactor"), "adafactor");
+  EXPECT_EQ(kind("muon"), "muon");
   EXPECT_EQ(value(convert("optimizer: lion_8bit\n"), "optimizer.state_dtype"), "bf16");
   EXPECT_EQ(value(convert("optimizer: lion\nadam_beta2: 0.98\n"), "optimizer.beta2"), 0.98);
   EXPECT_TRUE(has_remark(convert("optimizer: paged_adamw_8bit\n"), "memory.optimizer_offload"));

@@ -33,6 +33,7 @@ constexpr OptimizerNames kOptimizers[] = {
     {"lion", "lion lion_32bit paged_lion paged_lion_32bit lion_pytorch"},
     {"lion", "lion_8bit paged_lion_8bit", true, "a momentum of bf16 in place of 8 bits"},
     {"sgd", "sgd"},
+    {"muon", "muon"},
 };
 
 }  // namespace
@@ -124,10 +125,10 @@ void convert_optimizer(Conversion& c) {
       c.drop(one, WhyDropped::not_needed, cat(kind, " does not read it"));
     });
   };
-  const bool betas = is_among("adamw adamw_8bit lion", kind);
+  const bool betas = is_among("adamw adamw_8bit lion muon", kind);
   setting("optimizer.beta1", "adam_beta1", betas);
   setting("optimizer.beta2", "adam_beta2", betas);
-  setting("optimizer.epsilon", "adam_epsilon adam_eps", is_among("adamw adamw_8bit", kind));
+  setting("optimizer.epsilon", "adam_epsilon adam_eps", is_among("adamw adamw_8bit muon", kind));
   if (kind == "sgd") c.set("optimizer.momentum", "0", optimizer, "transformers' SGD has no momentum");
   if (!c.has("weight_decay")) c.set_default("optimizer.weight_decay", keys.weight_decay_default, "weight_decay");
   if (betas && !c.has("adam_beta2")) c.set_default("optimizer.beta2", "0.999", "adam_beta2");

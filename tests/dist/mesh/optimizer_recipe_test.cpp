@@ -30,12 +30,20 @@ std::vector<Kind> kinds() {
           {"adafactor_bf16",
            {"optimizer.kind=adafactor", "optimizer.master_dtype=bf16", "optimizer.relative_step=true"},
            1e-3},
+          {"muon", {"optimizer.kind=muon"}, 1e-3},
+          {"muon_bf16",
+           {"optimizer.kind=muon", "optimizer.master_dtype=bf16", "optimizer.nesterov=false",
+            "memory.optimizer_offload=true"},
+           3e-3},
           {"adamw_8bit", {"optimizer.kind=adamw_8bit"}, 1e-3},
           {"adamw_bf16", {"optimizer.state_dtype=bf16", "optimizer.master_dtype=bf16"}, 1e-3},
           {"sgd_bf16",
            {"optimizer.kind=sgd", "optimizer.master_dtype=bf16", "optimizer.momentum=0", "optimizer.learning_rate=1"},
            1e-3},
-          {"lion_bf16", {"optimizer.kind=lion", "optimizer.state_dtype=bf16", "memory.optimizer_offload=true"}, 1e-3},
+          {"lion_bf16",
+           {"optimizer.kind=lion", "optimizer.learning_rate=0.001", "optimizer.state_dtype=bf16",
+            "memory.optimizer_offload=true"},
+           1e-3},
           {"adamw_8bit_bf16", {"optimizer.kind=adamw_8bit", "optimizer.master_dtype=bf16"}, 1e-3}};
 }
 
@@ -47,8 +55,8 @@ struct OptimizerCase {
   friend void PrintTo(const OptimizerCase& c, std::ostream* out) { *out << c.name(); }
 };
 
-// Gemma 3 without key biases, whose gradients are only noise; its tensors are large enough for states of 8 bits, and two
-// tensor ranks cut no block of them.
+// Gemma 3 without key biases, whose gradients are only noise; its tensors are large enough for states of 8 bits, and
+// two tensor ranks cut no block of them.
 std::string wide_config() {
   const std::string folder = testing::shared_folder() + "wide", path = folder + "/config.json";
   testing::on_one_rank([&] {
