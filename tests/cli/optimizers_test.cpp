@@ -74,6 +74,22 @@ TEST_F(OptimizerCommands, PlanTheirState) {
             std::string::npos);
 }
 
+// Where no other setting is enough.
+TEST_F(OptimizerCommands, SuggestSmallerMoments) {
+  write("big/config.json",
+        R"({"model_type": "llama", "hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 4,
+            "num_hidden_layers": 8, "intermediate_size": 1024, "vocab_size": 96, "max_position_embeddings": 128,
+            "rms_norm_eps": 1e-5, "tie_word_embeddings": false})");
+  write("big.yaml", recipe("config: big/config.json"));
+  const testing::Ran ran = hawser("plan big.yaml --memory 155MiB");
+  EXPECT_EQ(ran.code, 4);
+  EXPECT_NE(ran.err.find("no settings were found that fit 1 rank"), std::string::npos) << ran.err;
+  EXPECT_NE(ran.err.find("\nhawser: with smaller moments it fits: --set optimizer.state_dtype=bf16   ("),
+            std::string::npos)
+      << ran.err;
+  EXPECT_EQ(hawser("plan big.yaml --memory 155MiB --set optimizer.state_dtype=bf16").code, 0);
+}
+
 TEST_F(OptimizerCommands, ResumeWithTheirOwnState) {
   ASSERT_EQ(hawser("fit wide.yaml").code, 0);
   rejected("fit wide.yaml --resume --set optimizer.kind=adamw_8bit",
