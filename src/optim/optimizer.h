@@ -2,7 +2,7 @@
 // (`slots`) and the phases of its update; the executor provides the state, sharded as nn/granularity.h says, calls
 // prepare() once a step, then update() for each trainable flat and phase, and runs the exchanges between phases. It
 // holds settings, no state. Parameters that are to be updated differently are in different flats (nn::FlatSpec::group,
-// nn::FlatSpecOf). The one there is: make_adamw (optim/adamw_optimizer.h).
+// nn::FlatSpecOf). plan::make_optimizer makes that of a recipe.
 //
 // Example: an optimizer that divides each row's gradient by the root of a running mean of its squares has one value for
 // each row. slots() returns {{.name = "row_sq", .granularity = {.kind = Granularity::Kind::row}}}. A shard may end

@@ -10,18 +10,18 @@ using namespace testing;
 
 struct Rule {
   const char* name;
-  UpdateRule rule;
   double momentum = 0;
+  UpdateRule rule;
   bool nesterov = false;
 
   bool has_first() const { return rule != UpdateRule::sgd || momentum > 0; }
   bool has_second() const { return rule == UpdateRule::adamw; }
 };
-constexpr Rule kRules[] = {{"adamw", UpdateRule::adamw},
-                           {"lion", UpdateRule::lion},
-                           {"sgd", UpdateRule::sgd},
-                           {"momentum", UpdateRule::sgd, 0.9},
-                           {"nesterov", UpdateRule::sgd, 0.9, true}};
+constexpr Rule kRules[] = {{"adamw", 0, UpdateRule::adamw},
+                           {"lion", 0, UpdateRule::lion},
+                           {"sgd", 0, UpdateRule::sgd},
+                           {"momentum", 0.9, UpdateRule::sgd},
+                           {"nesterov", 0.9, UpdateRule::sgd, true}};
 constexpr double kRate = 0.01, kBeta1 = 0.9, kBeta2 = 0.95, kEpsilon = 1e-8, kDecay = 0.1, kCoefficient = 0.5;
 constexpr std::int64_t kStep = 7;
 
