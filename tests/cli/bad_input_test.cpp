@@ -197,7 +197,8 @@ TEST_F(BadInput, EverythingAtOnce) {
   });
   write("bad.jsonl", "{\"input_ids\": [1, 200]}\nnot JSON\n");
   const std::vector<std::string> of_model_and_data = {
-      "model/model.safetensors: a tensor has an unsupported dtype (expected F32, BF16, F16, F64, or NF4 of bitsandbytes, got I32) at "
+      "model/model.safetensors: a tensor has an unsupported dtype (expected F32, BF16, F16, F64, or NF4 of "
+      "bitsandbytes, got I32) at "
       "model.norm.weight",
       "model/model.safetensors: a tensor's shape differs from config.json (expected [96, 32], got [32, 96]) "
       "at lm_head.weight",

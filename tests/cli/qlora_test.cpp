@@ -23,7 +23,8 @@ class Qlora : public testing::Binary {
     write(name + ".yaml",
           "model: {path: " + golden("nf4/" + model).string() + "}\ndata: {train: [d.jsonl], sequence_length: 48}\n" +
               "train: {steps: 4, global_batch_size: 2}\nadapter: {" + adapter + ", rank: 4}\n" +
-              "optimizer: {learning_rate: 0.02, schedule: constant, warmup_steps: 0}\ncheckpoint: {every_steps: 2}\n" + more + "output: " + name + "\n");
+              "optimizer: {learning_rate: 0.02, schedule: constant, warmup_steps: 0}\ncheckpoint: {every_steps: 2}\n" +
+              more + "output: " + name + "\n");
     return name + ".yaml";
   }
   testing::Ran succeeds(const std::string& arguments) {

@@ -167,7 +167,7 @@ class OneRank {
 // Replaces codes and maxima by their numbers.
 void decode(Named& states) {
   for (const char* const slot : {"exp_avg", "exp_avg_sq"}) {
-    const ops::CodeBook& book = std::string(slot) == "exp_avg" ? ops::kSignedCodes : ops::kUnsignedCodes;
+    const DynamicMap& book = std::string(slot) == "exp_avg" ? kSignedDynamicMap : kUnsignedDynamicMap;
     for (const nn::Param& param : params()) {
       const auto maxima = states.find(cat("state/", slot, "_absmax/", param.name));
       if (maxima == states.end()) continue;
@@ -234,12 +234,12 @@ TEST(Optimizers, TakeTheStepsOfOtherLibraries) {
 TEST(Optimizers, HaveTheCodeBooksOfBitsandbytes) {
   const nlohmann::json golden = read_golden("code_books.json");
   const auto book = [&](const char* name) {
-    ops::CodeBook out;
+    DynamicMap out;
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(golden.at(name).at(i).get<double>());
     return out;
   };
-  EXPECT_EQ(ops::kSignedCodes, book("signed"));
-  EXPECT_EQ(ops::kUnsignedCodes, book("unsigned"));
+  EXPECT_EQ(kSignedDynamicMap, book("signed"));
+  EXPECT_EQ(kUnsignedDynamicMap, book("unsigned"));
 }
 
 }  // namespace optimizers_test

@@ -6,7 +6,7 @@
 //   NAME                                U8 [29360128, 1]   codes, two in a byte (tensor/nf4.h)
 //   NAME.absmax                         U8 [917504]        codes of the blocks' scales
 //   NAME.nested_absmax                  F32 [3584]         scales of the groups
-//   NAME.nested_quant_map               F32 [256]          what codes of scales stand for
+//   NAME.nested_quant_map               F32 [256]          the values of codes of scales
 //   NAME.quant_map                      F32 [16]           the levels
 //   NAME.quant_state.bitsandbytes__nf4  U8                 JSON: shape, sizes of blocks and groups, mean of the scales
 //

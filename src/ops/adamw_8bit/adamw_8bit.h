@@ -8,7 +8,7 @@
 //   exp_avg_absmax    = max |m| of the block,   exp_avg    = nearest code of m / exp_avg_absmax
 //   exp_avg_sq_absmax = max v of the block,     exp_avg_sq = nearest code of v / exp_avg_sq_absmax
 //
-// Code books: ops/adamw_8bit/code_book.h. A block whose maximum is 0 has the codes of 0. weight [n] float32 or bf16,
+// Code books: tensor/dynamic_map.h. A block whose maximum is 0 has the codes of 0. weight [n] float32 or bf16,
 // rounded as ops/update/rounding.h says; exp_avg, exp_avg_sq [n] uint8; exp_avg_absmax, exp_avg_sq_absmax [ceil(n /
 // 256)] float32; all updated in place. The first element begins a block; the last block may be shorter. gradient [n]
 // float32, not modified. compute_weight [n] float32 or bf16, optional: the weight as it is stored. coefficient [1]

@@ -56,7 +56,7 @@ AdamW8bit arguments(World& world, const State& before, const Values& gradient, D
 
 // A number that is halfway between two codes may become either, so moments are compared as numbers, within a code's
 // distance to the next.
-Values moments(const CodeBook& book, const Values& codes, const Values& absmax) {
+Values moments(const DynamicMap& book, const Values& codes, const Values& absmax) {
   Values out;
   for (std::size_t i = 0; i < codes.size(); ++i) {
     out.push_back(book[static_cast<std::size_t>(codes[i])] * absmax[i / kStateBlock]);
@@ -69,8 +69,8 @@ TEST(AdamW8bit, UpdatesAsAdamWAndQuantizesItsMoments) {
     for (const std::int64_t n : {1, 300, 9000}) {
       const State before = state_of(n, weight);
       const Values gradient = random_values(n, 2);
-      const Values m = moments(kSignedCodes, before.first, before.first_absmax),
-                   v = moments(kUnsignedCodes, before.second, before.second_absmax);
+      const Values m = moments(kSignedDynamicMap, before.first, before.first_absmax),
+                   v = moments(kUnsignedDynamicMap, before.second, before.second_absmax);
       Values w, m_after, v_after, m_max(before.first_absmax.size()), v_max(m_max.size());
       for (std::size_t i = 0; i < gradient.size(); ++i) {
         const double g = gradient[i] * kCoefficient;
@@ -89,7 +89,7 @@ TEST(AdamW8bit, UpdatesAsAdamWAndQuantizesItsMoments) {
                     adamw_8bit(world.stream(), args);
                     const Values got = world.values(args.weight), rounded_to = world.values(args.compute_weight);
                     for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(rounded_to[i], rounded(got[i], compute));
-                    const auto check = [&](const CodeBook& book, const TensorView& codes, const TensorView& absmax,
+                    const auto check = [&](const DynamicMap& book, const TensorView& codes, const TensorView& absmax,
                                            const Values& expected) {
                       if (world.stream().kind() == DeviceKind::meta) return;
                       const Values numbers = moments(book, world.values(codes), world.values(absmax));
@@ -102,8 +102,8 @@ TEST(AdamW8bit, UpdatesAsAdamWAndQuantizesItsMoments) {
                       }
                     };
                     if (n <= 300) {
-                      check(kSignedCodes, args.exp_avg, args.exp_avg_absmax, m_after);
-                      check(kUnsignedCodes, args.exp_avg_sq, args.exp_avg_sq_absmax, v_after);
+                      check(kSignedDynamicMap, args.exp_avg, args.exp_avg_absmax, m_after);
+                      check(kUnsignedDynamicMap, args.exp_avg_sq, args.exp_avg_sq_absmax, v_after);
                     }
                     return {got, world.values(args.exp_avg_absmax), world.values(args.exp_avg_sq_absmax)};
                   },
@@ -114,7 +114,7 @@ TEST(AdamW8bit, UpdatesAsAdamWAndQuantizesItsMoments) {
 }
 
 TEST(AdamW8bit, NearestCodes) {
-  for (const CodeBook* book : {&kSignedCodes, &kUnsignedCodes}) {
+  for (const DynamicMap* book : {&kSignedDynamicMap, &kUnsignedDynamicMap}) {
     EXPECT_EQ(book->back(), 1);
     EXPECT_TRUE(std::is_sorted(book->begin(), book->end()));
     for (int code = 0; code < 256; ++code) {
@@ -127,8 +127,8 @@ TEST(AdamW8bit, NearestCodes) {
     }
     EXPECT_EQ(nearest_code(book->data(), -1), 0);
   }
-  EXPECT_EQ(kSignedCodes[127], 0);
-  EXPECT_EQ(kUnsignedCodes[0], 0);
+  EXPECT_EQ(kSignedDynamicMap[127], 0);
+  EXPECT_EQ(kUnsignedDynamicMap[0], 0);
 }
 
 // A new state is all zeros: code 0 of the signed book is not 0, but its block's maximum is.

@@ -14,7 +14,7 @@ namespace {
 using Block = std::array<float, kStateBlock>;
 
 // Writes the codes of `count` values and their maximum.
-void quantize(const CodeBook& book, const Block& values, std::int64_t count, std::uint8_t* codes, float& absmax) {
+void quantize(const DynamicMap& book, const Block& values, std::int64_t count, std::uint8_t* codes, float& absmax) {
   // As integers, magnitudes are in the order of floats, and NaN is above them.
   std::uint32_t bits = 0;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -39,8 +39,8 @@ void update_block(const AdamW8bit& args, const UpdateStep& step, std::int64_t bl
   Block m, v;
   for (std::int64_t i = 0; i < count; ++i) {
     const auto at = static_cast<std::size_t>(i);
-    m[at] = kSignedCodes[first[i]] * first_absmax;
-    v[at] = kUnsignedCodes[second[i]] * second_absmax;
+    m[at] = kSignedDynamicMap[first[i]] * first_absmax;
+    v[at] = kUnsignedDynamicMap[second[i]] * second_absmax;
     auto w = static_cast<float>(weight[i]);
     advance<UpdateRule::adamw, false>(step, gradient[i], w, m[at], v[at], [](float x) { return __builtin_sqrtf(x); });
     if constexpr (std::is_same_v<Weight, float>) {
@@ -51,8 +51,8 @@ void update_block(const AdamW8bit& args, const UpdateStep& step, std::int64_t bl
       weight[i].bits = rounded_stochastically(w, rounding.words(begin + i, *rounding.step.data<std::int32_t>())[0]);
     }
   }
-  quantize(kSignedCodes, m, count, first, first_absmax);
-  quantize(kUnsignedCodes, v, count, second, second_absmax);
+  quantize(kSignedDynamicMap, m, count, first, first_absmax);
+  quantize(kUnsignedDynamicMap, v, count, second, second_absmax);
   if (args.compute_weight.empty()) return;
   dispatch_float(args.compute_weight.dtype(), [&](auto tag) {
     auto* const compute = args.compute_weight.data<decltype(tag)>() + begin;

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kThreads = static_cast<int>(kStateBlock);
 
-__constant__ CodeBook signed_codes = kSignedCodes;
-__constant__ CodeBook unsigned_codes = kUnsignedCodes;
+__constant__ DynamicMap signed_codes = kSignedDynamicMap;
+__constant__ DynamicMap unsigned_codes = kUnsignedDynamicMap;
 
 struct Update8bit {
   const float* gradient;
