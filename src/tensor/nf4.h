@@ -56,13 +56,13 @@ inline constexpr std::array<float, kNf4Levels> kNf4Values = {
     1.0f,
 };
 
-// Bound i is between levels i and i + 1: a value above it has a code above i.
-constexpr std::array<float, kNf4Levels - 1> make_nf4_bounds() {
-  std::array<float, kNf4Levels - 1> bounds{};
-  for (std::size_t i = 0; i < bounds.size(); ++i) bounds[i] = (kNf4Values[i] + kNf4Values[i + 1]) * 0.5f;
-  return bounds;
-}
-inline constexpr std::array<float, kNf4Levels - 1> kNf4Bounds = make_nf4_bounds();
+// Bound i is the middle of levels i and i + 1, rounded as in bitsandbytes' CUDA kernels: a value above it has a code
+// above i. Of some, float32 has no nearest number, and the middle in float32 arithmetic is the one beside it.
+inline constexpr std::array<float, kNf4Levels - 1> kNf4Bounds = {
+    -0.8480964004993439f,  -0.6106329262256622f,   -0.4599952697753906f, -0.33967943489551544f, -0.23460740596055984f,
+    -0.13791173696517944f, -0.045525018125772476f, 0.03979014977812767f, 0.1202552504837513f,   0.2035212516784668f,
+    0.2920137718319893f,   0.3893125355243683f,    0.5016634166240692f,  0.6427869200706482f,   0.8614784181118011f,
+};
 
 struct Nf4Block {
   float scale = 0;

@@ -119,16 +119,27 @@ TEST_F(Completion, RecipeKeysInBash) {
   const auto keys = key_choices();
   ASSERT_EQ(completed.size(), keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(completed[i], keys[i].name + "=");
-  // The schema accepts every completed value: of a model with experts, of an adapter, and of a schedule.
-  const fs::path mixtral = fs::path(testing::kSourceFolder) / "tests/golden/families/mixtral";
+  // The schema accepts every completed value: of a model with experts, of an adapter, and of a schedule. NF4 is of wider
+  // matrices.
+  const fs::path golden = fs::path(testing::kSourceFolder) / "tests/golden", mixtral = golden / "families/mixtral";
   write("r.yaml", "data: {sequence_length: 8}\nmodel: {path: " + mixtral.string() + "}\n");
   for (const KeyChoices& key : keys) {
     if (key.name == "run.device") continue;  // cuda needs a build with CUDA
     for (const std::string& value : key.values) {
-      const std::string needed = key.name.starts_with("adapter.")     ? " --set adapter.kind=lora"
+      const bool nf4 = value == "nf4" || value == "qlora" || key.name == "adapter.double_quantization";
+      const std::string wide = nf4 ? " --set model.path=" + (golden / "nf4/base").string() : "";
+      const std::string needed = key.name == "adapter.double_quantization" ? " --set adapter.kind=qlora"
+                                 : key.name == "adapter.kind"              ? ""
+                                 : value == "fp8" && key.name == "adapter.base"
+                                     ? " --set adapter.kind=lora --set precision.compute=fp8 --set model.path=" +
+                                           (golden / "tiny/gqa").string()
+                                 : key.name.starts_with("adapter.")   ? " --set adapter.kind=lora"
                                  : key.name == "optimizer.decay_type" ? " --set optimizer.schedule=wsd"
-                                                                      : "";
-      const testing::Ran ran = hawser("plan r.yaml" + needed + " --set " + key.name + "=" + value);
+                                 : key.name == "optimizer.nesterov"   ? " --set optimizer.kind=sgd"
+                                 : key.name == "optimizer.scale_parameter" || key.name == "optimizer.relative_step"
+                                     ? " --set optimizer.kind=adafactor"
+                                     : "";
+      const testing::Ran ran = hawser("plan r.yaml" + needed + " --set " + key.name + "=" + value + wide);
       EXPECT_EQ(ran.code, 0) << key.name << "=" << value << "\n" << ran.err;
     }
   }
