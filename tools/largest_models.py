@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Print the table of docs/adapters.md: the largest model whose training fits on one GPU, in full and with LoRA.
+"""Print the table of docs/adapters.md: the largest model whose training fits on one GPU, in full, with LoRA and QLoRA.
 
 usage: tools/largest_models.py [--hawser build/cpu/hawser]
 
 Plans (hawser plan, target h200, bf16, one sequence per step, memory.activation_checkpointing: full) the shapes below for
-each memory and length. The shapes are those of the config.json on the Hugging Face Hub.
+each memory and length; also with activations, optimizer state and, if they train, weights in at most 128 GiB of host
+memory. The shapes are those of the config.json on the Hugging Face Hub.
 """
 
 import argparse
@@ -27,9 +28,12 @@ SHAPES = {
     "Qwen2.5-14B": ("qwen2", 5120, 13824, 48, 40, 8, 152064, False),
     "Qwen2.5-32B": ("qwen2", 5120, 27648, 64, 40, 8, 152064, False),
     "Llama-3.1-70B": ("llama", 8192, 28672, 80, 64, 8, 128256, False),
+    "Llama-3.1-405B": ("llama", 16384, 53248, 126, 128, 8, 128256, False),
 }
-MEMORY = (24, 40, 80, 141)  # GB
+MEMORY = (16, 24, 40, 80, 141)  # GB
 LENGTHS = (8192, 32768)
+HOST = 128 << 30
+ADAPTERS = {"all weights": None, "LoRA": "lora", "QLoRA": "qlora"}
 
 
 def config_of(shape):
@@ -41,36 +45,43 @@ def config_of(shape):
     return config | ({"sliding_window": None} if kind == "mistral" else {})
 
 
-def needed_bytes(hawser, folder, shape, length, lora):
-    """What a rank needs, with memory.activation_checkpointing: full."""
+def needed_bytes(hawser, folder, shape, length, adapter, offload):
+    """What a rank needs; infinite if that is more host memory than there is."""
     (folder / "config.json").write_text(json.dumps(config_of(shape)))
+    memory = {"activation_checkpointing": "full", "capacity": "10TB"}
+    if offload:
+        memory |= {"activation_checkpointing": "block", "activation_offload": True, "mlp_tile_rows": 4096}
+        memory |= {"optimizer_offload": True, "weight_offload": True} if adapter is None else {}
     recipe = {"model": {"path": "."}, "data": {"train": ["none.jsonl"], "sequence_length": length},
-              "train": {"steps": 1, "global_batch_size": 1}, "run": {"ranks": 1},
-              "memory": {"activation_checkpointing": "full", "capacity": "10TB"}, "output": "out"}
-    if lora:
-        recipe["adapter"] = {"kind": "lora", "rank": 16}
+              "train": {"steps": 1, "global_batch_size": 1}, "run": {"ranks": 1}, "memory": memory, "output": "out"}
+    if adapter:
+        recipe["adapter"] = {"kind": adapter, "rank": 16}
     (folder / "recipe.yaml").write_text(json.dumps(recipe))
-    ran = subprocess.run([hawser, "plan", str(folder / "recipe.yaml"), "--target", "h200", "--json"],
-                         capture_output=True, text=True, check=True)
-    return max(ranks["needed"] for ranks in json.loads(ran.stdout)["memory"])
+    ran = subprocess.run([hawser, "plan", str(folder / "recipe.yaml"), "--target", "h200", "--host-memory", "10TB",
+                          "--json"], capture_output=True, text=True, check=True)
+    memory = json.loads(ran.stdout)["memory"]
+    pinned = max(ranks["pinned"] for ranks in memory)
+    return max(ranks["needed"] for ranks in memory) if pinned <= HOST else float("inf")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--hawser", default="build/cpu/hawser")
     hawser = str(pathlib.Path(parser.parse_args().hawser).resolve())
-    with tempfile.TemporaryDirectory() as name:
-        needs = {(shape, length, lora): needed_bytes(hawser, pathlib.Path(name), SHAPES[shape], length, lora)
-                 for shape in SHAPES for length in LENGTHS for lora in (False, True)}
     print("| tokens | | " + " | ".join(f"{memory} GB" for memory in MEMORY) + " |")
     print("| --- " * (2 + len(MEMORY)) + "|")
     for length in LENGTHS:
-        for lora in (False, True):
-            row = []
-            for memory in MEMORY:
-                fits = [shape for shape in SHAPES if needs[shape, length, lora] <= memory * 1e9]
-                row.append(f"{fits[-1]} ({needs[fits[-1], length, lora] / 1e9:.1f} GB)" if fits else "none")
-            print(f"| {length:,} | {'LoRA' if lora else 'all weights'} | " + " | ".join(row) + " |")
+        for name, adapter in ADAPTERS.items():
+            for offload in (False, True):
+                with tempfile.TemporaryDirectory() as folder:
+                    needs = {shape: needed_bytes(hawser, pathlib.Path(folder), SHAPES[shape], length, adapter, offload)
+                             for shape in SHAPES}
+                row = []
+                for memory in MEMORY:
+                    fits = [shape for shape in SHAPES if needs[shape] <= memory * 1e9]
+                    row.append(f"{fits[-1]} ({needs[fits[-1]] / 1e9:.1f} GB)" if fits else "none")
+                print(f"| {length:,} | {name}{', host memory' if offload else ''} | " + " | ".join(row) + " |",
+                      flush=True)
 
 
 if __name__ == "__main__":
