@@ -177,8 +177,8 @@ void check_base(const Recipe& recipe, const Add& add) {
                                         .hint = "adapter.base: nf4, or removing adapter.double_quantization"});
   }
   if (adapter.in_nf4() && adapter.dora && accepted(recipe, {"adapter.dora"})) {
-    add("adapter.dora",
-        {.what = "NF4 with DoRA is not supported", .hint = "adapter.dora: false, or adapter.base: auto"});
+    add("adapter.dora", {.what = "NF4 with DoRA is not supported",
+                         .hint = "adapter.dora: false, or adapter.kind: lora with adapter.base: auto"});
   }
   if (!accepted(recipe, {"precision.compute", "precision.fp8.scaling"})) return;
   const bool computes_in_fp8 = recipe.precision.compute == ComputePrecision::fp8;

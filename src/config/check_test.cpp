@@ -134,7 +134,8 @@ TEST_F(CheckRecipe, AnAdapterNeedsItsKindAndAModelWithWeights) {
             "double quantization is of NF4 at adapter.double_quantization, line 2; try adapter.base: nf4, or removing "
             "adapter.double_quantization"},
            {"kind: qlora, dora: true", "",
-            "NF4 with DoRA is not supported at adapter.dora, line 2; try adapter.dora: false, or adapter.base: auto"},
+            "NF4 with DoRA is not supported at adapter.dora, line 2; try adapter.dora: false, or adapter.kind: "
+            "lora with adapter.base: auto"},
            {"kind: qlora", compute,
             "a base in NF4 is not computed in FP8 (expected auto, bf16 or float32, got fp8) at precision.compute, line "
             "3; try adapter.kind: lora, whose base is then in FP8, or precision.compute: auto"},

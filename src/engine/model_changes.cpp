@@ -134,7 +134,7 @@ ModelChanges with_nf4_base(const ModelChanges& changes, const AdapterRecipe& ada
                       .expected = cat("rows of a multiple of ", kNf4Block),
                       .got = cat(length, " in ", first.name),
                       .at = where.at,
-                      .hint = "adapter.kind: lora with adapter.base: auto"});
+                      .hint = where.hint.empty() ? "adapter.kind: lora with adapter.base: auto" : where.hint});
       }
       return changes.spec_of(param, place);
     };
@@ -147,18 +147,20 @@ Problem place_of_base(const Recipe& recipe) {
   return problem_at(recipe, recipe.places.contains("adapter.base") ? "adapter.base" : "adapter.kind");
 }
 
-ModelChanges with_stored_base(const ModelChanges& changes, const std::string& stored) {
+ModelChanges with_stored_base(const ModelChanges& changes, const std::string& stored, bool adapted) {
   if (!changes.base) return changes;
   const Recipe& recipe = *changes.base;
   if (recipe.places.contains("adapter.base")) {
-    // Without an adapter all weights are the base.
+    Problem place = place_of_base(recipe);
+    place.hint = "adapter.base: bf16";
+    if (adapted || !recipe.adapter.in_nf4()) return with_nf4_base(changes, recipe.adapter, place);
     ModelChanges frozen = changes;
     frozen.spec_of = [of = changes.spec_of](const nn::Param& param, const nn::UnitId& place) {
       nn::FlatSpec spec = of(param, place);
       if (param.of_linear) spec.trainable = false;
       return spec;
     };
-    return with_nf4_base(recipe.adapter.in_nf4() ? frozen : changes, recipe.adapter, place_of_base(recipe));
+    return with_nf4_base(frozen, recipe.adapter, place);
   }
   AdapterRecipe adapter = stored_section(stored, "adapter").adapter;
   if (recipe.places.contains("adapter.double_quantization")) {

@@ -49,8 +49,9 @@ ModelChanges with_nf4_base(const ModelChanges& changes, const AdapterRecipe& ada
 // Where a recipe says that its base is in NF4: adapter.base or adapter.kind.
 Problem place_of_base(const Recipe& recipe);
 
-// `changes` of a model that does not train: ModelChanges::base. `stored`: the recipe of its checkpoint, or "".
-ModelChanges with_stored_base(const ModelChanges& changes, const std::string& stored);
+// `changes` of a model that does not train: ModelChanges::base. `stored`: the recipe of its checkpoint, or "". `adapted`:
+// it has adapters, or parameters that were frozen; otherwise all weights are the base.
+ModelChanges with_stored_base(const ModelChanges& changes, const std::string& stored, bool adapted);
 
 // `changes`, and these parameters frozen (models::freeze). Adds a problem for each entry that selects nothing or a part
 // of a parameter. `place`: of messages.

@@ -228,7 +228,8 @@ OpenModel open_folder(const std::string& path, Problems& problems, const ModelCh
   }
   const models::LoraPlace place{.targets = {.file = config, .at = "target_modules"},
                                 .modules_to_save = {.file = config, .at = "modules_to_save"}};
-  OpenModel open = open_model(path, false, problems, with_stored_base(with_adapters(changes, configs, place), ""));
+  OpenModel open =
+      open_model(path, false, problems, with_stored_base(with_adapters(changes, configs, place), "", !configs.empty()));
   open.adapters = std::move(opened);
   if (problems.size() == before && !open.adapters.empty()) {
     models::check_weights(*open.model, sources_of(open), problems);
@@ -290,7 +291,7 @@ OpenModel open_trained_model(const std::string& path, Problems& problems, const 
         open.lora ? std::vector{*open.lora} : std::vector<models::LoraConfig>();
     ModelChanges trained = with_adapters(changes, configs, models::stored_place(path));
     if (!open.lora) trained = with_frozen(trained, open.frozen, {.file = path, .at = "train.freeze"});
-    trained = with_stored_base(trained, open.recipe);
+    trained = with_stored_base(trained, open.recipe, open.lora || !open.frozen.empty());
     open.model = make_model(std::move(description), trained, before, problems);
     open.special = models::describe_special_tokens(metadata.config, open.checkpoint->folder(), problems);
     if (open.weights && open.model && problems.size() == before) {

@@ -95,6 +95,14 @@ TEST_F(Qlora, EvaluatesOnEitherBase) {
   succeeds("generate --model run --prompt-ids 5,6,7 --max-tokens 3");
 }
 
+// What trains in full beside the adapter is not quantized.
+TEST_F(Qlora, ModulesToSaveAreNotTheBase) {
+  succeeds("fit " + recipe("run", "kind: qlora, targets: [up_proj, gate_proj], modules_to_save: [down_proj]") +
+           " --ranks 1");
+  succeeds("export run adapter");
+  EXPECT_EQ(loss(base_, "--adapter adapter --set adapter.base=nf4"), loss("run"));
+}
+
 // A folder of bitsandbytes, as a model of its own, and as the base of an adapter.
 TEST_F(Qlora, ReadsFoldersOfBitsandbytes) {
   const std::string folder = golden("nf4/double/quantized").string();

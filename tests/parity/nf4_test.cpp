@@ -211,6 +211,9 @@ TEST(Nf4Folder, WrongFilesAreRejected) {
   EXPECT_EQ(lines([](nlohmann::json&) {}, ""), "");
   EXPECT_EQ(lines([](nlohmann::json& state) { state["blocksize"] = 128; }, ""),
             "model.safetensors: blocks of another size (expected 64, got 128)" + place);
+  EXPECT_EQ(
+      lines([](nlohmann::json& state) { state["quant_type"] = "fp4"; }, ""),
+      "model.safetensors: weights are quantized to a format that is not supported (expected nf4, got \"fp4\")" + place);
   EXPECT_EQ(lines([](nlohmann::json& state) { state["nested_blocksize"] = 128; }, ""),
             "model.safetensors: groups of another size (expected 256, got 128)" + place);
   EXPECT_EQ(lines([](nlohmann::json& state) { state.erase("shape"); }, ""),

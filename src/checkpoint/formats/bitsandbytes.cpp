@@ -17,6 +17,9 @@ std::optional<QuantizedTensor> parse_quant_state(const std::string& format, cons
   const std::optional<Shape> shape = as_shape(state.is_object() ? state.value("shape", nlohmann::json()) : state);
   const std::optional<std::int64_t> elements = shape ? checked_product(*shape, 1) : std::nullopt;
   if (!elements || shape->rank() == 0) return reject("a quant_state without a shape", "JSON text of bitsandbytes", "");
+  const auto type = state.value("quant_type", nlohmann::json(format));
+  if (format == "nf4" && type != "nf4")
+    return reject("weights are quantized to a format that is not supported", "nf4", type.dump());
   if (format != "nf4") return reject("weights are quantized to a format that is not supported", "nf4", format);
   const auto number = [&](const char* key) {
     const auto value = state.value(key, nlohmann::json());
