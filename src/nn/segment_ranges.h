@@ -26,20 +26,28 @@ std::vector<IndexRange> gap_ranges(const Flat& flat, std::int64_t begin, std::in
 // depend on the mesh. `view` has the elements of the range.
 std::vector<Box> global_boxes(const Segment& segment, const SegmentRange& range, const TensorView& view);
 
-// Calls visit(global, at, count) for each run of elements that are adjacent in the global tensor, in order: elements
-// [at, at + count) of the range are elements from `global` on of the tensor, row-major.
-template <class Visit>
-void for_each_global_run(const Segment& segment, const SegmentRange& range, Visit&& visit) {
+// Elements of a segment that are adjacent in the global tensor: element e of the segment, row-major, is element
+// e / part * whole + begin + e % part of the tensor.
+struct GlobalRuns {
+  std::int64_t part = 0, whole = 0, begin = 0;
+};
+inline GlobalRuns global_runs(const Segment& segment) {
   const Shape& global = segment.global;
   const Slice slice = segment.slice.value_or(Slice{.size = global[0]});
   std::int64_t inner = 1;  // elements of an index of the sliced dim
   for (int dim = slice.dim + 1; dim < global.rank(); ++dim) inner *= global[dim];
-  const std::int64_t whole = global[slice.dim] * inner;
-  const std::int64_t part = slice.size * inner;
+  return {.part = slice.size * inner, .whole = global[slice.dim] * inner, .begin = slice.begin * inner};
+}
+
+// Calls visit(global, at, count) for each run of elements that are adjacent in the global tensor, in order: elements
+// [at, at + count) of the range are elements from `global` on of the tensor, row-major.
+template <class Visit>
+void for_each_global_run(const Segment& segment, const SegmentRange& range, Visit&& visit) {
+  const auto [part, whole, begin] = global_runs(segment);
   for (std::int64_t done = 0; done < range.count;) {
     const std::int64_t element = range.first + done, within = element % part;
     const std::int64_t run = std::min(part - within, range.count - done);
-    visit(element / part * whole + slice.begin * inner + within, range.at + done, run);
+    visit(element / part * whole + begin + within, range.at + done, run);
     done += run;
   }
 }

@@ -229,7 +229,7 @@ class Adafactor : public Optimizer {
       while (runs[at].begin + runs[at].count <= run.begin) ++at;
       const std::int64_t sum = of.matrix_sum(run.matrix);
       ops::StochasticRounding rounding = runs[at].rounding;
-      rounding.first += run.begin - runs[at].begin;
+      rounding.noise.first += run.begin - runs[at].begin;
       ops::adafactor_apply(
           stream, {.weight = u.weights.rows(run.begin, run.count),
                    .direction = u.gradient.rows(run.begin, run.count),

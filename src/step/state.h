@@ -37,7 +37,7 @@ namespace hawser::step {
 // When ModelState quantizes a flat's weights.
 enum class QuantizesWeights {
   never,
-  on_load,        // once: a frozen flat in NF4, or in FP8 if there is a quantizer (quantize_loaded)
+  on_load,        // once: a frozen flat in NF4 (engine::Nf4Loader), or in FP8 with a quantizer (quantize_loaded)
   after_updates,  // a trainable flat with scales, if there is a quantizer
 };
 

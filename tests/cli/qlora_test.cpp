@@ -83,6 +83,8 @@ TEST_F(Qlora, TrainsOnEveryLayout) {
 
 TEST_F(Qlora, EvaluatesOnEitherBase) {
   succeeds("fit " + recipe("run", "kind: qlora") + " --ranks 1");
+  EXPECT_EQ(json("inspect run --json")["newest"]["adapter"]["base"], "nf4");
+  EXPECT_NE(hawser("inspect run").out.find("QLoRA of rank 4; the frozen weights are in " + base_), std::string::npos);
   const double quantized = loss("run"), original = loss("run", "--set adapter.base=bf16");
   EXPECT_NE(quantized, original);
   succeeds("export run adapter");

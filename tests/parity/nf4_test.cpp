@@ -92,7 +92,8 @@ TEST_P(Nf4, LossAndGradientsEqualPeft) {
 
 TEST_P(Nf4, FiftyStepsFollowPeft) {
   Open of(GetParam());
-  const nlohmann::json expected = GetParam().expected(), steps = expected.at("steps");
+  const nlohmann::json expected = GetParam().expected();
+  const nlohmann::json& steps = expected.at("steps");
   const auto session = of.session(testing::training_layout(of.input->layout, steps), step::Purpose::train);
   const auto losses = steps.at("losses").get<std::vector<double>>();
   EXPECT_EQ(losses.size(), 50u);
@@ -165,7 +166,9 @@ TEST(Nf4Blocks, AreThoseOfBitsandbytes) {
 
 // A problem for each way in which a quantized folder is not what it says.
 TEST(Nf4Folder, WrongFilesAreRejected) {
-  const auto lines = [](const std::function<void(nlohmann::json & state)>& change, const std::string& left_out) {
+  // `zeroed`: a tensor that becomes zeros.
+  const auto lines = [](const std::function<void(nlohmann::json & state)>& change, const std::string& left_out,
+                        const std::string& zeroed = "") {
     Problems problems;
     const fs::path from = golden_folder("nf4/double/quantized/model.safetensors");
     auto folder = checkpoint::SafetensorsFolder::open(from.string(), problems);
@@ -186,6 +189,7 @@ TEST(Nf4Folder, WrongFilesAreRejected) {
       std::string bytes(static_cast<std::size_t>(folder->find(name)->bytes), ' ');
       folder->read_bytes(name, 0, reinterpret_cast<std::byte*>(bytes.data()), static_cast<std::int64_t>(bytes.size()));
       nlohmann::json now = info;
+      if (name == zeroed) bytes.assign(bytes.size(), '\0');
       if (name == state) {
         nlohmann::json text = nlohmann::json::parse(bytes);
         change(text);
@@ -232,6 +236,11 @@ TEST(Nf4Folder, WrongFilesAreRejected) {
                 "")
                 .substr(0, 67),
             "model.safetensors: a tensor of quantized weights has another size (");
+  for (const std::string map : {"quant_map", "nested_quant_map"}) {
+    const std::string name = "model.layers.0.mlp.up_proj.weight." + map;
+    EXPECT_EQ(lines([](nlohmann::json&) {}, "", name),
+              "model.safetensors: codes have other values than those of bitsandbytes at '" + name + "'");
+  }
   EXPECT_EQ(lines([](nlohmann::json&) {}, "model.layers.0.mlp.up_proj.weight.absmax"),
             "model.safetensors: a tensor of quantized weights is missing (expected 320 bytes) at "
             "'model.layers.0.mlp.up_proj.weight.absmax'");

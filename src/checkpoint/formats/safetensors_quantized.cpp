@@ -1,5 +1,6 @@
 // Tensors of a SafetensorsFolder that bitsandbytes has quantized.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "checkpoint/formats/safetensors.h"
@@ -50,8 +51,19 @@ void SafetensorsFolder::find_quantized_tensors(Problems& problems) {
     };
     bool complete = has(name, tensor->shape.elements() / 2);
     complete = has(names.scales, tensor->blocks() * (doubly ? 1 : 4)) && complete;
+    complete = has(names.levels, 4 * kNf4Levels) && complete;
     if (doubly) complete = has(names.group_scales, 4 * groups) && has(names.map, 4 * 256) && complete;
     if (!complete) continue;
+    // Blocks that are taken as they are have our values.
+    const auto expect_values = [&](const std::string& part, const auto& values) {
+      const auto near = [](float a, float b) { return std::abs(a - b) <= 1e-6f; };
+      if (std::ranges::equal(read_all<float>(part), values, near)) return;
+      problems.add({.file = place.file,
+                    .what = "codes have other values than those of bitsandbytes",
+                    .at = io::in_quotes(part)});
+    };
+    expect_values(names.levels, kNf4Values);
+    if (doubly) expect_values(names.map, kSignedDynamicMap);
     TensorInfo& info = tensors_.at(name);
     info.type = &kNf4Type;
     info.shape = tensor->shape;

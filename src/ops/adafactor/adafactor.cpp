@@ -1,5 +1,7 @@
 #include "ops/adafactor/adafactor.h"
 
+#include "ops/update/expect_weights.h"
+
 namespace hawser::ops {
 
 namespace {
@@ -93,22 +95,17 @@ void adafactor_direction(Stream& stream, const AdafactorDirection& args) {
 void adafactor_apply(Stream& stream, const AdafactorApply& args) {
   constexpr auto kOp = "adafactor_apply";
   const Shape shape = args.direction.shape();
-  expect(kOp, "weight", args.weight, {DType::f32, DType::bf16}, shape);
-  expect(kOp, "direction", args.direction, {DType::f32}, {shape.elements()});
-  if (!args.compute_weight.empty()) {
-    expect(kOp, "compute_weight", args.compute_weight, {DType::f32, DType::bf16}, shape);
-  }
+  expect_weights(kOp, args);
+  expect(kOp, "direction", args.direction, {DType::f32}, args.weight.shape());
   expect(kOp, "update_sum", args.update_sum, {DType::f32}, {1});
   if (!args.weight_sum.empty()) expect(kOp, "weight_sum", args.weight_sum, {DType::f32}, {1});
   expect_hyper(kOp, args.hyper, args.skip);
-  const StochasticRounding& rounding = args.rounding;
-  if (!rounding.step.empty()) expect(kOp, "step", rounding.step, {DType::i32}, {1});
   expect_apart(kOp, args.weight, args.direction);
   expect_apart(kOp, args.compute_weight, args.weight);
   expect_apart(kOp, args.compute_weight, args.direction);
   HAWSER_CHECK(args.elements >= shape.elements(), kOp, ": ", shape.elements(), " of ", args.elements, " elements");
   run(stream, {kOp, OpKind::optimizer},
-      {args.weight, args.direction, args.update_sum, args.weight_sum, args.hyper, args.skip, rounding.step},
+      {args.weight, args.direction, args.update_sum, args.weight_sum, args.hyper, args.skip, args.rounding.step},
       {args.weight, args.compute_weight}, 3.0 * static_cast<double>(shape.elements()), args,
       HAWSER_BACKENDS(adafactor_apply));
 }

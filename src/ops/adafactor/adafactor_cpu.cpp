@@ -4,6 +4,7 @@
 
 #include "ops/adafactor/adafactor.h"
 #include "ops/cpu/parallel.h"
+#include "ops/update/store_weight_cpu.h"
 
 namespace hawser::ops::cpu {
 
@@ -138,27 +139,9 @@ void adafactor_apply(const AdafactorApply& args) {
                                                static_cast<float>(args.elements), static_cast<float>(args.weight_decay),
                                                [](float x) { return std::sqrt(x); });
   const float* const direction = args.direction.data<float>();
-  const StochasticRounding& rounding = args.rounding;
-  dispatch_float(args.weight.dtype(), [&](auto tag) {
-    using Weight = decltype(tag);
-    auto* const weight = args.weight.data<Weight>();
-    parallel_pieces(args.weight.size(0), kAdafactorPiece, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const float w = rates.keep * static_cast<float>(weight[i]) - rates.update * direction[i];
-        if constexpr (std::is_same_v<Weight, float>) {
-          weight[i] = w;
-        } else if (rounding.step.empty()) {
-          weight[i] = Bf16(w);
-        } else {
-          weight[i].bits = rounded_stochastically(w, rounding.words(i, *rounding.step.data<std::int32_t>())[0]);
-        }
-      }
-      if (args.compute_weight.empty()) return;
-      dispatch_float(args.compute_weight.dtype(), [&](auto computed) {
-        auto* const compute = args.compute_weight.data<decltype(computed)>();
-        for (std::int64_t i = begin; i < end; ++i) compute[i] = decltype(computed)(static_cast<float>(weight[i]));
-      });
-    });
+  parallel_pieces(args.weight.size(0), kAdafactorPiece, [&](std::int64_t begin, std::int64_t end) {
+    store_weights(args.weight, args.compute_weight, args.rounding, begin, end,
+                  [&](float w, std::int64_t i) { return rates.keep * w - rates.update * direction[i]; });
   });
 }
 

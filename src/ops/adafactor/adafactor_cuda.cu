@@ -1,5 +1,5 @@
 #include "ops/adafactor/adafactor.h"
-#include "ops/cuda/kernel.cuh"
+#include "ops/update/store_weight.cuh"
 
 namespace hawser::ops::cuda {
 
@@ -8,10 +8,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kSumBlocks = 1024;  // partial sums of a range, which one block then adds in order
 
-template <class T>
-T* pointer_of(const TensorView& view) {
-  return view.empty() ? nullptr : reinterpret_cast<T*>(view.raw());
-}
 __device__ __forceinline__ float square_of(float gradient, const float* coefficient) {
   const float g = gradient * (coefficient != nullptr ? *coefficient : 1.0f);
   return g * g + kAdafactorSquare;
@@ -134,33 +130,17 @@ __global__ void __launch_bounds__(kThreads) add_terms_kernel(const double* terms
 
 template <class Weight, class Compute>
 struct Apply {
-  Weight* weight;
+  StoreWeight<Weight, Compute> to;
   const float* direction;
-  Compute* compute;  // null: none
   const float *update_sum, *weight_sum, *hyper;
-  const std::int32_t *skip, *number;
+  const std::int32_t* skip;
   float elements, decay;
-  PhiloxKey key;
-  std::int64_t from, part, whole, begin;
 
   __device__ void operator()(std::int64_t, std::int64_t at) const {
     if (skip != nullptr && *skip != 0) return;
     const AdafactorRates rates = adafactor_rates(hyper[0], *update_sum, weight_sum != nullptr ? *weight_sum : -1.0f,
                                                  elements, decay, [](float x) { return sqrtf(x); });
-    float w = rates.keep * to_float(weight[at]) - rates.update * direction[at];
-    if constexpr (std::is_same_v<Weight, Bf>) {
-      if (number != nullptr) {
-        const std::int64_t e = from + at;
-        const auto element = static_cast<std::uint64_t>(e / part * whole + begin + e % part);
-        const PhiloxWords words =
-            philox({static_cast<std::uint32_t>(element), static_cast<std::uint32_t>(element >> 32),
-                    static_cast<std::uint32_t>(*number), 0},
-                   key);
-        w = __uint_as_float(static_cast<std::uint32_t>(rounded_stochastically(w, words[0])) << 16);
-      }
-    }
-    weight[at] = from_float<Weight>(w);
-    if (compute != nullptr) compute[at] = from_float<Compute>(to_float(weight[at]));
+    to.store(at, rates.keep * to.load(at) - rates.update * direction[at]);
   }
 };
 
@@ -172,8 +152,8 @@ void adafactor_hyper(const CudaNative& native, const AdafactorHyper& args) {
 }
 
 void adafactor_sums(const CudaNative& native, const AdafactorSums& args) {
-  const Sums sums{.gradient = pointer_of<const float>(args.gradient),
-                  .coefficient = pointer_of<const float>(args.coefficient),
+  const Sums sums{.gradient = data_or_null<const float>(args.gradient),
+                  .coefficient = data_or_null<const float>(args.coefficient),
                   .n = args.gradient.elements(),
                   .first = args.first,
                   .columns = args.columns,
@@ -200,7 +180,7 @@ void adafactor_moments(const CudaNative& native, const AdafactorMoments& args) {
                         .column_sums = args.column_sums.data<float>(),
                         .all_row_sums = args.all_row_sums.data<float>(),
                         .hyper = args.hyper.data<float>(),
-                        .skip = pointer_of<const std::int32_t>(args.skip),
+                        .skip = data_or_null<const std::int32_t>(args.skip),
                         .own_rows = args.row.elements(),
                         .own_columns = args.column.elements(),
                         .rows = args.all_row_sums.elements(),
@@ -216,13 +196,13 @@ void adafactor_direction(const CudaNative& native, const AdafactorDirection& arg
   Scratch scratch(native);
   const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(kSumBlocks, ceil_div(n, kThreads)));
   const Direction direction{.gradient = args.gradient.data<float>(),
-                            .coefficient = pointer_of<const float>(args.coefficient),
-                            .row = pointer_of<const float>(args.row),
-                            .column = pointer_of<const float>(args.column),
-                            .mean = pointer_of<const float>(args.mean),
+                            .coefficient = data_or_null<const float>(args.coefficient),
+                            .row = data_or_null<const float>(args.row),
+                            .column = data_or_null<const float>(args.column),
+                            .mean = data_or_null<const float>(args.mean),
                             .hyper = args.hyper.data<float>(),
-                            .second = pointer_of<float>(args.second),
-                            .skip = pointer_of<const std::int32_t>(args.skip),
+                            .second = data_or_null<float>(args.second),
+                            .skip = data_or_null<const std::int32_t>(args.skip),
                             .n = n,
                             .first = args.first,
                             .columns = args.columns,
@@ -231,7 +211,7 @@ void adafactor_direction(const CudaNative& native, const AdafactorDirection& arg
                             .weights = args.weight_sum.empty() ? nullptr : scratch.take<double>(blocks)};
   dispatch_device_float(args.weight_sum.empty() ? DType::f32 : args.weight.dtype(), [&](auto tag) {
     direction_kernel<<<blocks, kThreads, 0, stream_of(native)>>>(direction,
-                                                                 pointer_of<const decltype(tag)>(args.weight));
+                                                                 data_or_null<const decltype(tag)>(args.weight));
   });
   add_terms_kernel<<<1, kThreads, 0, stream_of(native)>>>(direction.updates, blocks, args.update_sum.data<float>());
   if (direction.weights == nullptr) return;
@@ -239,27 +219,16 @@ void adafactor_direction(const CudaNative& native, const AdafactorDirection& arg
 }
 
 void adafactor_apply(const CudaNative& native, const AdafactorApply& args) {
-  const StochasticRounding& r = args.rounding;
-  const DType compute = args.compute_weight.empty() ? DType::bf16 : args.compute_weight.dtype();
-  dispatch_device_float(args.weight.dtype(), [&](auto weight) {
-    dispatch_device_float(compute, [&](auto computed) {
-      map<1>(native, 1, args.weight.size(0),
-             Apply<decltype(weight), decltype(computed)>{.weight = pointer_of<decltype(weight)>(args.weight),
-                                                         .direction = args.direction.data<float>(),
-                                                         .compute = pointer_of<decltype(computed)>(args.compute_weight),
-                                                         .update_sum = args.update_sum.data<float>(),
-                                                         .weight_sum = pointer_of<const float>(args.weight_sum),
-                                                         .hyper = args.hyper.data<float>(),
-                                                         .skip = pointer_of<const std::int32_t>(args.skip),
-                                                         .number = pointer_of<const std::int32_t>(r.step),
-                                                         .elements = static_cast<float>(args.elements),
-                                                         .decay = static_cast<float>(args.weight_decay),
-                                                         .key = r.key,
-                                                         .from = r.first,
-                                                         .part = r.part,
-                                                         .whole = r.whole,
-                                                         .begin = r.begin});
-    });
+  with_stored_weight(args, [&]<class Weight, class Compute>(const StoreWeight<Weight, Compute>& to) {
+    map<1>(native, 1, args.weight.size(0),
+           Apply<Weight, Compute>{.to = to,
+                                  .direction = args.direction.data<float>(),
+                                  .update_sum = args.update_sum.data<float>(),
+                                  .weight_sum = data_or_null<const float>(args.weight_sum),
+                                  .hyper = args.hyper.data<float>(),
+                                  .skip = data_or_null<const std::int32_t>(args.skip),
+                                  .elements = static_cast<float>(args.elements),
+                                  .decay = static_cast<float>(args.weight_decay)});
   });
 }
 

@@ -1,27 +1,18 @@
 #include "ops/adamw_8bit/adamw_8bit.h"
 
-#include "ops/adamw/adamw.h"
+#include "ops/update/expect_weights.h"
 
 namespace hawser::ops {
 
 void adamw_8bit(Stream& stream, const AdamW8bit& args) {
   constexpr auto kOp = "adamw_8bit";
-  HAWSER_CHECK(args.weight.rank() == 1, kOp, ": weight must be a vector");
+  expect_update(kOp, args);
   const Shape shape = args.weight.shape(), blocks{ceil_div(shape[0], kStateBlock)};
-  expect(kOp, "weight", args.weight, {DType::f32, DType::bf16}, shape);
-  expect(kOp, "gradient", args.gradient, {DType::f32}, shape);
   expect(kOp, "exp_avg", args.exp_avg, {DType::u8}, shape);
   expect(kOp, "exp_avg_absmax", args.exp_avg_absmax, {DType::f32}, blocks);
   expect(kOp, "exp_avg_sq", args.exp_avg_sq, {DType::u8}, shape);
   expect(kOp, "exp_avg_sq_absmax", args.exp_avg_sq_absmax, {DType::f32}, blocks);
-  expect(kOp, "hyper", args.hyper, {DType::f32}, {kAdamHyperFields});
-  if (!args.compute_weight.empty()) {
-    expect(kOp, "compute_weight", args.compute_weight, {DType::f32, DType::bf16}, shape);
-  }
-  if (!args.coefficient.empty()) expect(kOp, "coefficient", args.coefficient, {DType::f32}, {1});
-  if (!args.skip.empty()) expect(kOp, "skip", args.skip, {DType::i32}, {1});
   const StochasticRounding& rounding = args.rounding;
-  if (!rounding.step.empty()) expect(kOp, "step", rounding.step, {DType::i32}, {1});
   const TensorView big[] = {args.weight,     args.gradient,          args.exp_avg,       args.exp_avg_absmax,
                             args.exp_avg_sq, args.exp_avg_sq_absmax, args.compute_weight};
   for (int i = 0; i < 7; ++i) {

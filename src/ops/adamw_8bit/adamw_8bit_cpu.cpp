@@ -5,6 +5,7 @@
 #include "ops/adamw_8bit/adamw_8bit.h"
 #include "ops/adamw_8bit/code_book.h"
 #include "ops/cpu/parallel.h"
+#include "ops/update/store_weight_cpu.h"
 #include "ops/update/update_math.h"
 
 namespace hawser::ops::cpu {
@@ -36,6 +37,8 @@ void update_block(const AdamW8bit& args, const UpdateStep& step, std::int64_t bl
   float& first_absmax = args.exp_avg_absmax.data<float>()[block];
   float& second_absmax = args.exp_avg_sq_absmax.data<float>()[block];
   const StochasticRounding& rounding = args.rounding;
+  const bool random = !std::is_same_v<Weight, float> && !rounding.step.empty();
+  const std::int32_t number = random ? *rounding.step.data<std::int32_t>() : 0;
   Block m, v;
   for (std::int64_t i = 0; i < count; ++i) {
     const auto at = static_cast<std::size_t>(i);
@@ -43,21 +46,11 @@ void update_block(const AdamW8bit& args, const UpdateStep& step, std::int64_t bl
     v[at] = kUnsignedDynamicMap[second[i]] * second_absmax;
     auto w = static_cast<float>(weight[i]);
     advance<UpdateRule::adamw, false>(step, gradient[i], w, m[at], v[at], [](float x) { return __builtin_sqrtf(x); });
-    if constexpr (std::is_same_v<Weight, float>) {
-      weight[i] = w;
-    } else if (rounding.step.empty()) {
-      weight[i] = Bf16(w);
-    } else {
-      weight[i].bits = rounded_stochastically(w, rounding.words(begin + i, *rounding.step.data<std::int32_t>())[0]);
-    }
+    weight[i] = rounded_to<Weight>(w, rounding, random ? rounding.noise.words(begin + i, number)[0] : 0);
   }
   quantize(kSignedDynamicMap, m, count, first, first_absmax);
   quantize(kUnsignedDynamicMap, v, count, second, second_absmax);
-  if (args.compute_weight.empty()) return;
-  dispatch_float(args.compute_weight.dtype(), [&](auto tag) {
-    auto* const compute = args.compute_weight.data<decltype(tag)>() + begin;
-    for (std::int64_t i = 0; i < count; ++i) compute[i] = decltype(tag)(static_cast<float>(weight[i]));
-  });
+  copy_to_compute(args.weight.data<Weight>(), args.compute_weight, begin, begin + count);
 }
 
 }  // namespace

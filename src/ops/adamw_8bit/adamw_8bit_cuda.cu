@@ -1,7 +1,6 @@
 #include "ops/adamw_8bit/adamw_8bit.h"
 #include "ops/adamw_8bit/code_book.h"
-#include "ops/cuda/kernel.cuh"
-#include "ops/update/update_math.h"
+#include "ops/update/store_weight.cuh"
 
 namespace hawser::ops::cuda {
 
@@ -17,17 +16,9 @@ struct Update8bit {
   std::uint8_t *first, *second;
   float *first_absmax, *second_absmax;
   const UpdateStep* step;
-  const std::int32_t* skip;    // null: never
-  const std::int32_t* number;  // null: rounds to the nearest
-  PhiloxKey key;
-  std::int64_t from, part, whole, begin, count;
+  const std::int32_t* skip;  // null: never
+  std::int64_t count;
 };
-
-__global__ void step_8bit_kernel(const float* hyper, const float* coefficient, UpdateStep* step,
-                                 UpdateConstants constants) {
-  *step = update_step(constants, hyper[0], hyper[1], sqrt(static_cast<double>(hyper[2])),
-                      coefficient != nullptr ? *coefficient : 1.0f);
-}
 
 // The largest magnitude of the block, or NaN if there is one: as integers, magnitudes are in the order of floats, and
 // NaN is above them.
@@ -46,7 +37,7 @@ __device__ __forceinline__ float block_absmax(float value, unsigned* shared) {
 // weights besides the weight's own; the search in the code books, eight dependent reads of shared memory for each
 // moment, limits it.
 template <class Weight, class Compute>
-__global__ void __launch_bounds__(kThreads) adamw_8bit_kernel(Update8bit u, Weight* weight, Compute* compute) {
+__global__ void __launch_bounds__(kThreads) adamw_8bit_kernel(Update8bit u, StoreWeight<Weight, Compute> to) {
   __shared__ float books[2][256];
   __shared__ unsigned maxima[2][kThreads / 32];
   if (u.skip != nullptr && *u.skip != 0) return;
@@ -58,23 +49,11 @@ __global__ void __launch_bounds__(kThreads) adamw_8bit_kernel(Update8bit u, Weig
   const float first_absmax = u.first_absmax[block], second_absmax = u.second_absmax[block];
   float w = 0, m = 0, v = 0;
   if (in) {
-    w = to_float(weight[at]);
+    w = to.load(at);
     m = books[0][u.first[at]] * first_absmax;
     v = books[1][u.second[at]] * second_absmax;
     advance<UpdateRule::adamw, false>(*u.step, u.gradient[at], w, m, v, [](float x) { return sqrtf(x); });
-    if constexpr (std::is_same_v<Weight, Bf>) {
-      if (u.number != nullptr) {
-        const std::int64_t e = u.from + at;
-        const auto element = static_cast<std::uint64_t>(e / u.part * u.whole + u.begin + e % u.part);
-        const PhiloxWords words =
-            philox({static_cast<std::uint32_t>(element), static_cast<std::uint32_t>(element >> 32),
-                    static_cast<std::uint32_t>(*u.number), 0},
-                   u.key);
-        w = __uint_as_float(static_cast<std::uint32_t>(rounded_stochastically(w, words[0])) << 16);
-      }
-    }
-    weight[at] = from_float<Weight>(w);
-    if (compute != nullptr) compute[at] = from_float<Compute>(to_float(weight[at]));
+    to.store(at, w);
   }
   const float m_max = block_absmax(m, maxima[0]), v_max = block_absmax(v, maxima[1]);
   if (in) {
@@ -84,46 +63,29 @@ __global__ void __launch_bounds__(kThreads) adamw_8bit_kernel(Update8bit u, Weig
   if (threadIdx.x == 0) u.first_absmax[block] = m_max, u.second_absmax[block] = v_max;
 }
 
-template <class T>
-T* pointer_8bit(const TensorView& view) {
-  return view.empty() ? nullptr : reinterpret_cast<T*>(view.raw());
-}
-
 }  // namespace
 
 void adamw_8bit(const CudaNative& native, const AdamW8bit& args) {
   if (args.weight.size(0) == 0) return;
   auto* const step = Scratch(native).take<UpdateStep>(1);
-  step_8bit_kernel<<<1, 1, 0, stream_of(native)>>>(pointer_8bit<const float>(args.hyper),
-                                                   pointer_8bit<const float>(args.coefficient), step,
-                                                   {.beta1 = args.beta1,
-                                                    .beta2 = args.beta2,
-                                                    .epsilon = args.epsilon,
-                                                    .momentum = 0,
-                                                    .weight_decay = args.weight_decay});
-  const StochasticRounding& r = args.rounding;
-  const Update8bit update{.gradient = pointer_8bit<const float>(args.gradient),
-                          .first = pointer_8bit<std::uint8_t>(args.exp_avg),
-                          .second = pointer_8bit<std::uint8_t>(args.exp_avg_sq),
-                          .first_absmax = pointer_8bit<float>(args.exp_avg_absmax),
-                          .second_absmax = pointer_8bit<float>(args.exp_avg_sq_absmax),
+  update_step_kernel<<<1, 1, 0, stream_of(native)>>>(data_or_null<const float>(args.hyper),
+                                                     data_or_null<const float>(args.coefficient), step,
+                                                     {.beta1 = args.beta1,
+                                                      .beta2 = args.beta2,
+                                                      .epsilon = args.epsilon,
+                                                      .momentum = 0,
+                                                      .weight_decay = args.weight_decay});
+  const Update8bit update{.gradient = data_or_null<const float>(args.gradient),
+                          .first = data_or_null<std::uint8_t>(args.exp_avg),
+                          .second = data_or_null<std::uint8_t>(args.exp_avg_sq),
+                          .first_absmax = data_or_null<float>(args.exp_avg_absmax),
+                          .second_absmax = data_or_null<float>(args.exp_avg_sq_absmax),
                           .step = step,
-                          .skip = pointer_8bit<const std::int32_t>(args.skip),
-                          .number = pointer_8bit<const std::int32_t>(r.step),
-                          .key = r.key,
-                          .from = r.first,
-                          .part = r.part,
-                          .whole = r.whole,
-                          .begin = r.begin,
+                          .skip = data_or_null<const std::int32_t>(args.skip),
                           .count = args.weight.size(0)};
   const auto blocks = static_cast<unsigned>(args.exp_avg_absmax.size(0));
-  const DType compute = args.compute_weight.empty() ? DType::bf16 : args.compute_weight.dtype();
-  dispatch_device_float(args.weight.dtype(), [&](auto weight) {
-    dispatch_device_float(compute, [&](auto computed) {
-      adamw_8bit_kernel<<<blocks, kThreads, 0, stream_of(native)>>>(
-          update, pointer_8bit<decltype(weight)>(args.weight), pointer_8bit<decltype(computed)>(args.compute_weight));
-    });
-  });
+  with_stored_weight(
+      args, [&](const auto& to) { adamw_8bit_kernel<<<blocks, kThreads, 0, stream_of(native)>>>(update, to); });
 }
 
 }  // namespace hawser::ops::cuda

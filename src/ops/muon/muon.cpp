@@ -1,5 +1,7 @@
 #include "ops/muon/muon.h"
 
+#include "ops/update/expect_weights.h"
+
 #include <algorithm>
 
 namespace hawser::ops {
@@ -52,14 +54,9 @@ void muon_orthogonalize(Stream& stream, const MuonOrthogonalize& args) {
 void muon_apply(Stream& stream, const MuonApply& args) {
   constexpr auto kOp = "muon_apply";
   const Shape shape{args.direction.elements()};
-  expect(kOp, "weight", args.weight, {DType::f32, DType::bf16}, shape);
-  expect(kOp, "direction", args.direction, {DType::bf16}, shape);
-  if (!args.compute_weight.empty()) {
-    expect(kOp, "compute_weight", args.compute_weight, {DType::f32, DType::bf16}, shape);
-  }
+  expect_weights(kOp, args);
+  expect(kOp, "direction", args.direction, {DType::bf16}, args.weight.shape());
   expect(kOp, "rate", args.rate, {DType::f32}, {1});
-  if (!args.skip.empty()) expect(kOp, "skip", args.skip, {DType::i32}, {1});
-  if (!args.rounding.step.empty()) expect(kOp, "step", args.rounding.step, {DType::i32}, {1});
   expect_apart(kOp, args.weight, args.direction);
   expect_apart(kOp, args.compute_weight, args.weight);
   expect_apart(kOp, args.compute_weight, args.direction);

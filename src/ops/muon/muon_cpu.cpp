@@ -5,6 +5,7 @@
 #include "ops/cpu/parallel.h"
 #include "ops/gemm/gemm_cpu.h"
 #include "ops/muon/muon.h"
+#include "ops/update/store_weight_cpu.h"
 
 namespace hawser::ops::cpu {
 
@@ -117,27 +118,9 @@ void muon_apply(const MuonApply& args) {
   const auto keep = static_cast<float>(1.0 - double{rate} * args.weight_decay),
              step = static_cast<float>(double{rate} * args.scale);
   const Bf16* const direction = args.direction.data<Bf16>();
-  const StochasticRounding& rounding = args.rounding;
-  dispatch_float(args.weight.dtype(), [&](auto tag) {
-    using Weight = decltype(tag);
-    auto* const weight = args.weight.data<Weight>();
-    parallel_pieces(args.weight.size(0), kMuonPiece, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const float w = keep * static_cast<float>(weight[i]) - step * static_cast<float>(direction[i]);
-        if constexpr (std::is_same_v<Weight, float>) {
-          weight[i] = w;
-        } else if (rounding.step.empty()) {
-          weight[i] = Bf16(w);
-        } else {
-          weight[i].bits = rounded_stochastically(w, rounding.words(i, *rounding.step.data<std::int32_t>())[0]);
-        }
-      }
-      if (args.compute_weight.empty()) return;
-      dispatch_float(args.compute_weight.dtype(), [&](auto computed) {
-        auto* const compute = args.compute_weight.data<decltype(computed)>();
-        for (std::int64_t i = begin; i < end; ++i) compute[i] = decltype(computed)(static_cast<float>(weight[i]));
-      });
-    });
+  parallel_pieces(args.weight.size(0), kMuonPiece, [&](std::int64_t begin, std::int64_t end) {
+    store_weights(args.weight, args.compute_weight, args.rounding, begin, end,
+                  [&](float w, std::int64_t i) { return keep * w - step * static_cast<float>(direction[i]); });
   });
 }
 

@@ -1,6 +1,6 @@
-#include "ops/cuda/kernel.cuh"
 #include "ops/gemm/gemm_cuda.h"
 #include "ops/muon/muon.h"
+#include "ops/update/store_weight.cuh"
 
 namespace hawser::ops::cuda {
 
@@ -8,10 +8,6 @@ namespace {
 
 constexpr int kMuonThreads = 256, kMuonBlocks = 1024;
 
-template <class T>
-T* muon_pointer(const TensorView& view) {
-  return view.empty() ? nullptr : reinterpret_cast<T*>(view.raw());
-}
 unsigned muon_blocks(std::int64_t count) {
   return static_cast<unsigned>(std::min<std::int64_t>(kMuonBlocks, ceil_div(count, kMuonThreads)));
 }
@@ -106,33 +102,17 @@ void muon_product(const CudaNative& native, const Bf* a, const Bf* b, void* c, D
 
 template <class Weight, class Compute>
 struct MuonApplied {
-  Weight* weight;
+  StoreWeight<Weight, Compute> to;
   const Bf* direction;
-  Compute* compute;  // null: none
   const float* rate;
-  const std::int32_t *skip, *number;
+  const std::int32_t* skip;
   double scale, decay;
-  PhiloxKey key;
-  std::int64_t from, part, whole, begin;
 
   __device__ void operator()(std::int64_t, std::int64_t at) const {
     if (skip != nullptr && *skip != 0) return;
     const float keep = static_cast<float>(1.0 - double{*rate} * decay),
                 step = static_cast<float>(double{*rate} * scale);
-    float w = keep * to_float(weight[at]) - step * to_float(direction[at]);
-    if constexpr (std::is_same_v<Weight, Bf>) {
-      if (number != nullptr) {
-        const std::int64_t e = from + at;
-        const auto element = static_cast<std::uint64_t>(e / part * whole + begin + e % part);
-        const PhiloxWords words =
-            philox({static_cast<std::uint32_t>(element), static_cast<std::uint32_t>(element >> 32),
-                    static_cast<std::uint32_t>(*number), 0},
-                   key);
-        w = __uint_as_float(static_cast<std::uint32_t>(rounded_stochastically(w, words[0])) << 16);
-      }
-    }
-    weight[at] = from_float<Weight>(w);
-    if (compute != nullptr) compute[at] = from_float<Compute>(to_float(weight[at]));
+    to.store(at, keep * to.load(at) - step * to_float(direction[at]));
   }
 };
 
@@ -142,9 +122,9 @@ void muon_momentum(const CudaNative& native, const MuonMomentum& args) {
   map<1>(native, 1, args.buffer.elements(),
          Momentum{.buffer = args.buffer.data<float>(),
                   .gradient = args.gradient.data<float>(),
-                  .coefficient = muon_pointer<const float>(args.coefficient),
-                  .skip = muon_pointer<const std::int32_t>(args.skip),
-                  .sent = muon_pointer<Bf>(args.sent),
+                  .coefficient = data_or_null<const float>(args.coefficient),
+                  .skip = data_or_null<const std::int32_t>(args.skip),
+                  .sent = data_or_null<Bf>(args.sent),
                   .momentum = static_cast<float>(args.momentum),
                   .rest = static_cast<float>(1.0 - args.momentum),
                   .nesterov = args.nesterov});
@@ -152,8 +132,8 @@ void muon_momentum(const CudaNative& native, const MuonMomentum& args) {
 
 // GEMMs take the time: 5 * (4 n^2 k + 2 n^3) FLOPs of a matrix with sides n <= k.
 void muon_orthogonalize(const CudaNative& native, const MuonOrthogonalize& args) {
-  Bf *const x = muon_pointer<Bf>(args.x), *const a = muon_pointer<Bf>(args.a);
-  float *const y = muon_pointer<float>(args.y), *const t = muon_pointer<float>(args.t);
+  Bf *const x = data_or_null<Bf>(args.x), *const a = data_or_null<Bf>(args.a);
+  float *const y = data_or_null<float>(args.y), *const t = data_or_null<float>(args.t);
   const cudaStream_t stream = stream_of(native);
   for (const ExchangedMatrix& m : args.matrices) {
     const std::int64_t n = std::min(m.rows, m.columns), k = std::max(m.rows, m.columns);
@@ -162,7 +142,7 @@ void muon_orthogonalize(const CudaNative& native, const MuonOrthogonalize& args)
     Scratch scratch(native);
     auto* const squares = scratch.take<double>(wide);
     auto* const norm = scratch.take<float>(1);
-    load_matrix_kernel<<<wide, kMuonThreads, 0, stream>>>(o, muon_pointer<const Bf>(args.from), x, squares);
+    load_matrix_kernel<<<wide, kMuonThreads, 0, stream>>>(o, data_or_null<const Bf>(args.from), x, squares);
     norm_kernel<<<1, kMuonThreads, 0, stream>>>(squares, wide, norm);
     divide_kernel<<<wide, kMuonThreads, 0, stream>>>(x, n * k, norm);
     for (int iteration = 0; iteration < kMuonIterations; ++iteration) {
@@ -172,31 +152,19 @@ void muon_orthogonalize(const CudaNative& native, const MuonOrthogonalize& args)
       muon_product(native, a, x, y, DType::f32, n, k, n, /*transpose_b=*/false);
       mix_kernel<<<wide, kMuonThreads, 0, stream>>>(x, y, n * k, kMuonA, 1);
     }
-    store_matrix_kernel<<<wide, kMuonThreads, 0, stream>>>(o, x, muon_pointer<Bf>(args.to));
+    store_matrix_kernel<<<wide, kMuonThreads, 0, stream>>>(o, x, data_or_null<Bf>(args.to));
   }
 }
 
 void muon_apply(const CudaNative& native, const MuonApply& args) {
-  const StochasticRounding& r = args.rounding;
-  const DType compute = args.compute_weight.empty() ? DType::bf16 : args.compute_weight.dtype();
-  dispatch_device_float(args.weight.dtype(), [&](auto weight) {
-    dispatch_device_float(compute, [&](auto computed) {
-      map<1>(native, 1, args.weight.size(0),
-             MuonApplied<decltype(weight), decltype(computed)>{
-                 .weight = muon_pointer<decltype(weight)>(args.weight),
-                 .direction = muon_pointer<const Bf>(args.direction),
-                 .compute = muon_pointer<decltype(computed)>(args.compute_weight),
-                 .rate = args.rate.data<float>(),
-                 .skip = muon_pointer<const std::int32_t>(args.skip),
-                 .number = muon_pointer<const std::int32_t>(r.step),
-                 .scale = args.scale,
-                 .decay = args.weight_decay,
-                 .key = r.key,
-                 .from = r.first,
-                 .part = r.part,
-                 .whole = r.whole,
-                 .begin = r.begin});
-    });
+  with_stored_weight(args, [&]<class Weight, class Compute>(const StoreWeight<Weight, Compute>& to) {
+    map<1>(native, 1, args.weight.size(0),
+           MuonApplied<Weight, Compute>{.to = to,
+                                        .direction = data_or_null<const Bf>(args.direction),
+                                        .rate = args.rate.data<float>(),
+                                        .skip = data_or_null<const std::int32_t>(args.skip),
+                                        .scale = args.scale,
+                                        .decay = args.weight_decay});
   });
 }
 

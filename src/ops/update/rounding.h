@@ -16,15 +16,17 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "base/philox.h"
+#include "tensor/dtype_dispatch.h"
 #include "tensor/tensor.h"
 
 namespace hawser::ops {
 
-struct StochasticRounding {
+// The random bits of the elements of a view.
+struct RoundingNoise {
   PhiloxKey key = {};  // RandomStream(seed, name of the tensor).key()
-  TensorView step;     // int32 [1]: number of the step in the run. Empty: rounds to the nearest
   // Of a tensor that is not sliced, `part` and `whole` are its elements, and `begin` is 0.
   std::int64_t first = 0, part = 1, whole = 1, begin = 0;
 
@@ -38,6 +40,11 @@ struct StochasticRounding {
         {static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(at >> 32), static_cast<std::uint32_t>(of_step), 0},
         key);
   }
+};
+
+struct StochasticRounding {
+  RoundingNoise noise = {};
+  TensorView step;  // int32 [1]: number of the step in the run. Empty: rounds to the nearest
 };
 
 // The bits of `x` in bf16; `noise`: of PhiloxWords.

@@ -152,7 +152,8 @@ Values rounded_weights(World& world, const StochasticRounding& rounding, std::in
 
 TEST(Update, RoundsUpWithTheProbabilityOfTheRemainder) {
   constexpr std::int64_t kElements = 40000;
-  const StochasticRounding rounding{.key = RandomStream(5, "w").key(), .part = kElements, .whole = kElements};
+  const StochasticRounding rounding{
+      .noise = {.key = RandomStream(5, "w").key(), .part = kElements, .whole = kElements}};
   for (const DeviceKind device : devices()) {
     for (const int quarter : {0, 1, 2, 3}) {
       World world(device, 1);
@@ -169,12 +170,14 @@ TEST(Update, RoundsByTheElementOfTheGlobalTensor) {
   for (const DeviceKind device : devices()) {
     World world(device, 1);
     const PhiloxKey key = RandomStream(5, "w").key();
-    const Values all = rounded_weights(world, {.key = key, .part = 60, .whole = 60}, 60, 3, 2);
+    const Values all = rounded_weights(world, {.noise = {.key = key, .part = 60, .whole = 60}}, 60, 3, 2);
     // [6, 10], of which a rank has columns 4 to 8, and a shard from element 7 of that slice on.
-    const Values slice = rounded_weights(world, {.key = key, .first = 7, .part = 4, .whole = 10, .begin = 4}, 17, 3, 2);
+    const Values slice =
+        rounded_weights(world, {.noise = {.key = key, .first = 7, .part = 4, .whole = 10, .begin = 4}}, 17, 3, 2);
     for (std::size_t i = 0; i < slice.size(); ++i) EXPECT_EQ(slice[i], all[(i + 7) / 4 * 10 + 4 + (i + 7) % 4]);
-    EXPECT_NE(rounded_weights(world, {.key = key, .part = 60, .whole = 60}, 60, 4, 2), all);
-    EXPECT_NE(rounded_weights(world, {.key = RandomStream(6, "w").key(), .part = 60, .whole = 60}, 60, 3, 2), all);
+    EXPECT_NE(rounded_weights(world, {.noise = {.key = key, .part = 60, .whole = 60}}, 60, 4, 2), all);
+    EXPECT_NE(rounded_weights(world, {.noise = {.key = RandomStream(6, "w").key(), .part = 60, .whole = 60}}, 60, 3, 2),
+              all);
   }
 }
 
@@ -203,7 +206,7 @@ TEST(Update, RejectsBadArguments) {
   rejected([&](auto& a) { a.hyper = TensorView(); }, "hyper is missing");
   rejected([&](auto& a) { a.beta2 = 1.0; }, "beta2 1");
   rejected([&](auto& a) { a.momentum = 1.0; }, "momentum 1");
-  rejected([&](auto& a) { a.rounding.part = 0; }, "elements from 0, 0 of 1");
+  rejected([&](auto& a) { a.rounding.noise.part = 0; }, "elements from 0, 0 of 1");
 }
 
 }  // namespace update_cases

@@ -1,23 +1,12 @@
 #include <cmath>
 
 #include "ops/cpu/parallel.h"
+#include "ops/update/store_weight_cpu.h"
 #include "ops/update/update_math.h"
 
 namespace hawser::ops::cpu {
 
 namespace {
-
-template <class T>
-T rounded_to(float x, const StochasticRounding& rounding, const PhiloxWords& words, std::size_t word) {
-  if constexpr (std::is_same_v<T, float>) {
-    return x;
-  } else {
-    if (rounding.step.empty()) return Bf16(x);
-    Bf16 out;
-    out.bits = rounded_stochastically(x, words[word]);
-    return out;
-  }
-}
 
 template <UpdateRule rule, bool nesterov, class Weight, class State>
 void update_range(const Update& args, const UpdateStep& step, std::int64_t begin, std::int64_t end) {
@@ -30,20 +19,16 @@ void update_range(const Update& args, const UpdateStep& step, std::int64_t begin
   State* const first = args.first.empty() ? nullptr : args.first.data<State>();
   State* const second = args.second.empty() ? nullptr : args.second.data<State>();
   for (std::int64_t i = begin; i < end; ++i) {
-    const PhiloxWords words = random ? rounding.words(i, number) : PhiloxWords{};
+    const PhiloxWords words = random ? rounding.noise.words(i, number) : PhiloxWords{};
     auto w = static_cast<float>(weight[i]);
     float m = first != nullptr ? static_cast<float>(first[i]) : 0.0f;
     float v = second != nullptr ? static_cast<float>(second[i]) : 0.0f;
     advance<rule, nesterov>(step, gradient[i], w, m, v, [](float x) { return __builtin_sqrtf(x); });
-    weight[i] = rounded_to<Weight>(w, rounding, words, 0);
-    if (first != nullptr) first[i] = rounded_to<State>(m, rounding, words, 1);
-    if (second != nullptr) second[i] = rounded_to<State>(v, rounding, words, 2);
+    weight[i] = rounded_to<Weight>(w, rounding, words[0]);
+    if (first != nullptr) first[i] = rounded_to<State>(m, rounding, words[1]);
+    if (second != nullptr) second[i] = rounded_to<State>(v, rounding, words[2]);
   }
-  if (args.compute_weight.empty()) return;
-  dispatch_float(args.compute_weight.dtype(), [&](auto tag) {
-    auto* const compute = args.compute_weight.data<decltype(tag)>();
-    for (std::int64_t i = begin; i < end; ++i) compute[i] = decltype(tag)(static_cast<float>(weight[i]));
-  });
+  copy_to_compute(weight, args.compute_weight, begin, end);
 }
 
 template <UpdateRule rule, bool nesterov>

@@ -1,16 +1,8 @@
-#include "ops/cuda/kernel.cuh"
-#include "ops/update/update_math.h"
+#include "ops/update/store_weight.cuh"
 
 namespace hawser::ops::cuda {
 
 namespace {
-
-// Computes UpdateStep in float64, with the same result as on the CPU. One thread, once for all blocks.
-__global__ void update_step_kernel(const float* hyper, const float* coefficient, UpdateStep* step,
-                                   UpdateConstants constants) {
-  *step = update_step(constants, hyper[0], hyper[1], sqrt(static_cast<double>(hyper[2])),
-                      coefficient != nullptr ? *coefficient : 1.0f);
-}
 
 // Memory traffic bounds it, and with stochastic rounding the ten rounds of Philox of each element, which the other
 // words of a counter do not share: an element has one for its weight and both states.
@@ -23,8 +15,7 @@ struct Advance {
   const UpdateStep* step;
   const std::int32_t* skip;    // null: never
   const std::int32_t* number;  // null: rounds to the nearest
-  PhiloxKey key;
-  std::int64_t from, part, whole, begin;
+  RoundingNoise noise;
 
   template <class T>
   __device__ static void put(T* to, const Vec<float, N>& value, bool random, const PhiloxWords* words, int word) {
@@ -33,8 +24,7 @@ struct Advance {
         Vec<float, N> rounded;
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-          const std::uint32_t bits = rounded_stochastically(value.v[i], words[i][static_cast<std::size_t>(word)]);
-          rounded.v[i] = __uint_as_float(bits << 16);
+          rounded.v[i] = rounded_to_bf16(value.v[i], words[i][static_cast<std::size_t>(word)]);
         }
         return store_float<N>(to, rounded);  // exact
       }
@@ -50,13 +40,7 @@ struct Advance {
     if constexpr (std::is_same_v<Weight, Bf> || std::is_same_v<State, Bf>) {
       if (random) {
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-          const std::int64_t e = from + at + i;
-          const auto element = static_cast<std::uint64_t>(e / part * whole + begin + e % part);
-          words[i] = philox({static_cast<std::uint32_t>(element), static_cast<std::uint32_t>(element >> 32),
-                             static_cast<std::uint32_t>(*number), 0},
-                            key);
-        }
+        for (int i = 0; i < N; ++i) words[i] = noise.words(at + i, *number);
       }
     }
     Vec<float, N> w = load_float<N>(weight + at), m{}, v{};
@@ -74,11 +58,6 @@ struct Advance {
   }
 };
 
-template <class T>
-T* pointer(const TensorView& view) {
-  return view.empty() ? nullptr : reinterpret_cast<T*>(view.raw());
-}
-
 template <UpdateRule rule, bool nesterov>
 void update_with(const CudaNative& native, const Update& args, const UpdateStep* step) {
   const DType state = args.first.empty() ? DType::f32 : args.first.dtype();
@@ -91,20 +70,17 @@ void update_with(const CudaNative& native, const Update& args, const UpdateStep*
         using Compute = decltype(computed);
         const StochasticRounding& r = args.rounding;
         const auto launch = [&]<int N>(std::integral_constant<int, N>) {
-          map<N>(native, 1, args.weight.size(0),
-                 Advance<rule, nesterov, Weight, State, Compute, N>{.weight = pointer<Weight>(args.weight),
-                                                                    .gradient = pointer<const float>(args.gradient),
-                                                                    .first = pointer<State>(args.first),
-                                                                    .second = pointer<State>(args.second),
-                                                                    .compute = pointer<Compute>(args.compute_weight),
-                                                                    .step = step,
-                                                                    .skip = pointer<const std::int32_t>(args.skip),
-                                                                    .number = pointer<const std::int32_t>(r.step),
-                                                                    .key = r.key,
-                                                                    .from = r.first,
-                                                                    .part = r.part,
-                                                                    .whole = r.whole,
-                                                                    .begin = r.begin});
+          map<N>(
+              native, 1, args.weight.size(0),
+              Advance<rule, nesterov, Weight, State, Compute, N>{.weight = data_or_null<Weight>(args.weight),
+                                                                 .gradient = data_or_null<const float>(args.gradient),
+                                                                 .first = data_or_null<State>(args.first),
+                                                                 .second = data_or_null<State>(args.second),
+                                                                 .compute = data_or_null<Compute>(args.compute_weight),
+                                                                 .step = step,
+                                                                 .skip = data_or_null<const std::int32_t>(args.skip),
+                                                                 .number = data_or_null<const std::int32_t>(r.step),
+                                                                 .noise = r.noise});
         };
         bool wide = args.weight.size(0) % 4 == 0;
         for (const TensorView& view : {args.weight, args.gradient, args.first, args.second, args.compute_weight}) {
@@ -125,8 +101,8 @@ void update_with(const CudaNative& native, const Update& args, const UpdateStep*
 void update(const CudaNative& native, const Update& args) {
   if (args.weight.size(0) == 0) return;
   auto* const step = Scratch(native).take<UpdateStep>(1);
-  update_step_kernel<<<1, 1, 0, stream_of(native)>>>(pointer<const float>(args.hyper),
-                                                     pointer<const float>(args.coefficient), step, constants_of(args));
+  update_step_kernel<<<1, 1, 0, stream_of(native)>>>(
+      data_or_null<const float>(args.hyper), data_or_null<const float>(args.coefficient), step, constants_of(args));
   switch (args.rule) {
     case UpdateRule::adamw:
       return update_with<UpdateRule::adamw, false>(native, args, step);

@@ -133,4 +133,16 @@ inline comm::MeshSizes divided_mesh() {
   return {.tensor = tensor, .shard = world / tensor};
 }
 
+// Embedding and head are not cut.
+inline nn::FlatSpec spec_without_vocabulary(const nn::Param& param) {
+  nn::FlatSpec spec = param.flat;
+  if (param.name.find("layers.") == std::string::npos) spec.domain = Domain::replicated;
+  return spec;
+}
+
+inline comm::MeshSizes with_kv_copies(comm::MeshSizes mesh, const models::ModelDescription& whole) {
+  mesh.kv_copies = kv_copies(whole, mesh.tensor);
+  return mesh;
+}
+
 }  // namespace hawser::testing
