@@ -88,7 +88,8 @@ Checkpoint::Checkpoint(std::unique_ptr<StorageReader> reader, Manifest manifest)
 }
 
 const SavedTensor* Checkpoint::find(const std::string& name) const {
-  const auto place = places_.find(name);
+  auto place = preferred_.empty() ? places_.end() : places_.find(preferred_ + "/" + name);
+  if (place == places_.end()) place = places_.find(name);
   return place == places_.end() ? nullptr : &manifest_.tensors[static_cast<std::size_t>(place->second)];
 }
 

@@ -51,6 +51,9 @@ class Checkpoint {
   const std::vector<SavedTensor>& tensors() const { return manifest_.tensors; }
   const SavedTensor* find(const std::string& name) const;  // null when absent
   const SavedTensor* find(const NamedState& state) const;  // of its name, or else of its former name
+  // From now on the tensor PREFIX/NAME, where there is one, is found and read in place of NAME.
+  void prefer(const std::string& prefix) { preferred_ = prefix; }
+  bool has_preferred() const { return !preferred_.empty(); }
 
   // Fills the wanted boxes, whose views are dense and on the cpu device, from the saved boxes of find(); float32 and
   // bfloat16 convert into each other. Before it reads, it throws a UserError with all missing tensors, wrong shapes or
@@ -89,6 +92,7 @@ class Checkpoint {
   std::unique_ptr<StorageReader> reader_;
   std::string folder_;
   Manifest manifest_;
+  std::string preferred_;                           // prefer()
   std::unordered_map<std::string, int> places_;     // name to index in manifest_.tensors
   std::vector<std::vector<bool>> verified_;         // [tensor][box]
   std::vector<std::vector<std::int64_t>> padding_;  // [tensor][box]: begin of the padding before the box

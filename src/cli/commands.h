@@ -64,6 +64,7 @@ struct EvalOptions {
   bool gradient_norms = false;
   bool across_documents = false;
   bool best = false;   // the run's best checkpoint, not its last one
+  bool ema = false;    // the average of the run's weights
   bool table = false;  // print a table: set by the launcher, whose standard output is a terminal
 };
 
@@ -71,6 +72,7 @@ struct GenerateOptions {
   CommonOptions common;
   std::string model;
   bool best = false;  // the run's best checkpoint, not its last one
+  bool ema = false;   // the average of the run's weights
   std::vector<std::string> adapters;
   std::optional<std::string> prompt;  // exactly one of these four
   std::vector<std::int64_t> prompt_ids;
@@ -94,6 +96,7 @@ struct ExportOptions {
   std::string output;
   std::string dtype;  // bf16, float32 or float16; "": that of the run
   bool best = false;  // the run's best checkpoint, not its last one
+  bool ema = false;   // the average of the run's weights
 };
 
 struct InspectOptions {

@@ -108,6 +108,7 @@ int eval(const EvalOptions& options) {
 
   evaluate::EvaluateRequest request{.model = base.model.path,
                                     .adapters = adapters_of(options),
+                                    .averages = options.ema,
                                     .data = options.data,
                                     .bigram = options.bigram,
                                     .sequence_length = options.sequence_length,
@@ -179,6 +180,7 @@ void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {
   set_completions(*command, "--model", {"models"});
   add_switch(*command, "--best", options->best,
              "of a run folder: the checkpoint with the lowest validation loss in place of the last one");
+  add_switch(*command, "--ema", options->ema, "the average of the run's weights (optimizer.ema) in their place");
   add_text(*command, "--adapter", "DIR", options->adapter,
            "folder of a PEFT adapter on the model; --gradient-norms then reports what the adapter trains");
   add_text(*command, "--data", "FILE", options->data,

@@ -31,6 +31,7 @@ void check_model(const ExportOptions& options) {
   }
   if (options.adapters.empty()) problems.add({.what = "export: --model without --adapter"});
   if (options.best) problems.add({.what = "export: both --model and --best", .expected = "one of them"});
+  if (options.ema) problems.add({.what = "export: both --model and --ema", .expected = "one of them"});
   if (!options.merge) problems.add({.what = "export: --model without --merge"});
   problems.throw_if_any();
 }
@@ -52,7 +53,8 @@ int export_model(const ExportOptions& options) {
                                                     .adapters = options.adapters,
                                                     .output = options.output,
                                                     .dtype = dtype_of(options.dtype),
-                                                    .merge = options.merge},
+                                                    .merge = options.merge,
+                                                    .averages = options.ema},
                                                    skipped);
   if (!skipped.empty()) print("skipped: ", skipped.lines());
   if (!done.notes.empty()) print("note: ", done.notes.lines());
@@ -98,6 +100,7 @@ void add_export(CLI::App& app, const Commands& commands, Chosen& chosen) {
             "folder of a PEFT adapter on the model; repeatable, adapters add up");
   add_switch(*command, "--best", options->best,
              "of a run folder: the checkpoint with the lowest validation loss in place of the last one");
+  add_switch(*command, "--ema", options->ema, "the average of the run's weights (optimizer.ema) in their place");
   add_switch(*command, "--merge", options->merge, "add the adapters to the weights, and write a model");
   add_parsed(
       *command, options->common, "--dtype", "DTYPE",

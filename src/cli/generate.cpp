@@ -112,6 +112,7 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
   set_completions(*command, "--model", {"models"});
   add_switch(*command, "--best", options->best,
              "of a run folder: the checkpoint with the lowest validation loss in place of the last one");
+  add_switch(*command, "--ema", options->ema, "the average of the run's weights (optimizer.ema) in their place");
   add_texts(*command, "--adapter", "DIR", options->adapters,
             "folder of a PEFT adapter on the model; repeatable, adapters add up");
   add("--prompt", "TEXT", "prompt text; use --prompt=TEXT if it begins with a dash",

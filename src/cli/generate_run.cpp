@@ -362,6 +362,7 @@ int generate(const GenerateOptions& options) {
   if (!options.tools.empty()) collect(problems, [&] { tools = generate::read_tools(options.tools); });
   const generate::GenerateRequest request{.model = base.model.path,
                                           .adapters = options.adapters,
+                                          .averages = options.ema,
                                           .prompt = options.prompt,
                                           .prompt_ids = options.prompt_ids,
                                           .prompts = options.prompts,

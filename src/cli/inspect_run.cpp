@@ -56,7 +56,10 @@ void describe_metadata(const checkpoint::Checkpoint& checkpoint, Report& report)
   if (const std::string kind = word("/optimizer/kind"); !kind.empty()) {  // earlier versions have AdamW in float32
     const std::string state = word("/optimizer/state_dtype"), master = word("/optimizer/master_dtype");
     report.json["optimizer"] = {{"kind", kind}, {"state_dtype", state}, {"master_dtype", master}};
-    report.row("optimizer", cat(kind, ", state in ", state, ", weights in ", master));
+    const auto decay = recipe.value(Json::json_pointer("/optimizer/ema"), nlohmann::json());
+    if (decay.is_number()) report.json["optimizer"]["ema"] = decay;
+    report.row("optimizer", cat(kind, ", state in ", state, ", weights in ", master,
+                                decay.is_number() ? cat(", average of the weights with decay ", decay.dump()) : ""));
   }
   if (const std::string scaling = word("/precision/fp8.scaling"); word("/precision/compute") == "fp8") {
     report.json["precision"] = {{"compute", "fp8"}, {"scaling", scaling}};

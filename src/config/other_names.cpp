@@ -143,6 +143,7 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
     {"optimizer.kind", "optim optimizer_type optimizer.type optimizer.name optimizer._component_ optimizer.optimizer"},
     {"optimizer.momentum", "sgd_momentum optimizer.mu"},
     {"optimizer.nesterov", "use_nesterov muon_use_nesterov"},
+    {"optimizer.ema", "ema_decay use_ema model_ema ema.decay ema.enable optimizer.ema_decay"},
     {"optimizer.state_dtype (bf16: half of the memory)",
      "exp_avg_dtype exp_avg_sq_dtype optimizer.state_bits optim_bits"},
     {"optimizer.master_dtype (bf16: no second copy)",

@@ -206,6 +206,7 @@ struct OptimizerRecipe {
   OptimizerKind kind = OptimizerKind::adamw;
   StateDType state_dtype = StateDType::f32;   // of the kinds that have a choice
   StateDType master_dtype = StateDType::f32;  // of trained weights between steps
+  double ema = 0.0;                           // decay of the average of trained weights; 0: there is none
   double learning_rate = 3.0e-4;
   LearningRateSchedule schedule = LearningRateSchedule::cosine;
   // How long the warm-up is: one of the two; the other is 0. warmup_ratio is a share of the run's steps.

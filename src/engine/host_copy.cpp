@@ -61,7 +61,8 @@ std::vector<StatePart> state_parts(Session& session, StateScope scope) {
     if (!scope.optimizer || flat.slots.empty()) continue;
     const std::vector<optim::StateSlot> slots = kind->slots(session.model().flat(f));
     for (std::size_t slot = 0; slot < flat.slots.size(); ++slot) {
-      add(f, cat("optimizer/", slots[slot].name, "/"), flat.slots[slot], slots[slot].granularity);
+      add(f, cat(optim::kStatePrefix, slots[slot].name, "/"), flat.slots[slot], slots[slot].granularity);
+      parts.back().of_weights = slots[slot].of_weights;
     }
   }
   if (scope.scales) {
@@ -106,6 +107,7 @@ std::vector<NamedState> named_states(Session& session, const std::vector<StatePa
     if (use == StatesFor::save && !flat.first_stage) continue;
     for (NamedState& state : nn::value_states(session.model().flat(*part.flat), part.granularity, flat.begin,
                                               flat.count, part.host, part.prefix, use == StatesFor::load)) {
+      if (part.of_weights) state.former_names.push_back(state.name.substr(part.prefix.size()));
       states.push_back(std::move(state));
     }
   }

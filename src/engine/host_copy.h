@@ -49,6 +49,7 @@ struct StatePart {
   std::string prefix;                // of the tensors' names
   TensorView device, host;           // the same view until the copy is placed; `device` may be in host memory, too
   nn::Granularity granularity = {};  // which elements of the flat share a value
+  bool of_weights = false;           // optim::StateSlot::of_weights
 
   bool on_host() const { return device.device() == DeviceKind::cpu; }
 };

@@ -114,7 +114,8 @@ void load(Session& session, checkpoint::Checkpoint& checkpoint, StateScope scope
     checkpoint.read(nn::value_states(session.model().flat(flat), {}, session.state().flat(flat).begin + first,
                                      values.elements(), values, "", true));
   });
-  session.parameters_changed(scope.scales ? Scales::keep : Scales::measure);
+  // The scales in a checkpoint are of its weights, not of their averages.
+  session.parameters_changed(scope.scales && !checkpoint.has_preferred() ? Scales::keep : Scales::measure);
 }
 
 namespace {

@@ -119,24 +119,23 @@ ModelChanges with_nf4_base(const ModelChanges& changes, const AdapterRecipe& ada
   ModelChanges out = changes;
   out.spec_of = nn::with_nf4_weights(
       changes.spec_of, [](int) { return true; }, form);
-  out.describe = [changes, packed = out.spec_of, where = place](models::ModelDescription& description,
-                                                                Problems& problems) {
+  out.describe = [changes, packed = out.spec_of, place](models::ModelDescription& description, Problems& problems) {
     const std::size_t before = problems.size();
     if (changes.describe) changes.describe(description, problems);
     if (problems.size() != before) return;
     std::set<std::int64_t> lengths;  // one problem for all blocks
-    const auto check = [&](const nn::Param& param, const nn::UnitId& place) {
+    const auto check = [&](const nn::Param& param, const nn::UnitId& unit) {
       const nn::Segment& first = param.segments.front();
       const std::int64_t length = first.global[first.global.rank() - 1];
-      if (packed(param, place).packed() && length % kNf4Block != 0 && lengths.insert(length).second) {
-        problems.add({.file = where.file,
+      if (packed(param, unit).packed() && length % kNf4Block != 0 && lengths.insert(length).second) {
+        problems.add({.file = place.file,
                       .what = cat("NF4 has blocks of ", kNf4Block, " weights of a row"),
                       .expected = cat("rows of a multiple of ", kNf4Block),
                       .got = cat(length, " in ", first.name),
-                      .at = where.at,
-                      .hint = where.hint.empty() ? "adapter.kind: lora with adapter.base: auto" : where.hint});
+                      .at = place.at,
+                      .hint = place.hint.empty() ? "adapter.kind: lora with adapter.base: auto" : place.hint});
       }
-      return changes.spec_of(param, place);
+      return changes.spec_of(param, unit);
     };
     const models::Model checked(description, check);
   };
@@ -155,8 +154,8 @@ ModelChanges with_stored_base(const ModelChanges& changes, const std::string& st
     place.hint = "adapter.base: bf16";
     if (adapted || !recipe.adapter.in_nf4()) return with_nf4_base(changes, recipe.adapter, place);
     ModelChanges frozen = changes;
-    frozen.spec_of = [of = changes.spec_of](const nn::Param& param, const nn::UnitId& place) {
-      nn::FlatSpec spec = of(param, place);
+    frozen.spec_of = [of = changes.spec_of](const nn::Param& param, const nn::UnitId& unit) {
+      nn::FlatSpec spec = of(param, unit);
       if (param.of_linear) spec.trainable = false;
       return spec;
     };
@@ -225,8 +224,8 @@ ModelChanges with_fp8(const ModelChanges& changes, const Recipe& recipe, const s
   const nn::FlatSpecOf fp8 = recipe.precision.fp8.scaling == Fp8Scaling::block
                                  ? nn::with_weights_quantized_on_use(changes.spec_of, in_fp8)
                                  : nn::with_fp8_weights(changes.spec_of, in_fp8);
-  out.spec_of = [plain = changes.spec_of, fp8, exclusions](const nn::Param& param, const nn::UnitId& place) {
-    return exclusions.contains(param) ? plain(param, place) : fp8(param, place);
+  out.spec_of = [plain = changes.spec_of, fp8, exclusions](const nn::Param& param, const nn::UnitId& unit) {
+    return exclusions.contains(param) ? plain(param, unit) : fp8(param, unit);
   };
   return out;
 }

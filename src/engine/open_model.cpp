@@ -17,6 +17,7 @@
 #include "models/peft.h"
 #include "models/peft_config.h"
 #include "models/weights.h"
+#include "optim/ema_optimizer.h"
 #include "text/chat/chat_template.h"
 
 namespace hawser::engine {
@@ -254,7 +255,24 @@ void open_base(const CheckpointMetadata& metadata, OpenModel& open, Problems& pr
   open.weights = checkpoint::SafetensorsFolder::open(path, problems);
 }
 
+Problem no_averages(const std::string& path, const char* got) {
+  return {.file = path,
+          .what = "no average of the weights",
+          .expected = "a checkpoint of a run with optimizer.ema",
+          .got = got,
+          .at = "--ema"};
+}
+
 }  // namespace
+
+void read_averages(checkpoint::Checkpoint& checkpoint, Problems& problems) {
+  const std::string prefix = cat(optim::kStatePrefix, optim::kEmaSlot);
+  const bool has_some = std::ranges::any_of(checkpoint.tensors(), [&](const checkpoint::SavedTensor& tensor) {
+    return tensor.name.starts_with(prefix + "/");
+  });
+  if (!has_some) problems.add(no_averages(checkpoint.folder(), "a run without it"));
+  checkpoint.prefer(prefix);
+}
 
 OpenModel open_trained_model(const std::string& path, Problems& problems, const ModelChanges& changes,
                              const std::vector<std::string>& adapters) {
@@ -264,6 +282,7 @@ OpenModel open_trained_model(const std::string& path, Problems& problems, const 
       problems.add(*other);
       return {};
     }
+    if (changes.averages) problems.add(no_averages(path, "a model's folder"));
     return open_folder(path, problems, changes, adapters);
   }
   if (!adapters.empty()) {
@@ -278,6 +297,7 @@ OpenModel open_trained_model(const std::string& path, Problems& problems, const 
   try {
     open.checkpoint = open_checkpoint(path, open.skipped);
     check_attached(*open.checkpoint, problems);
+    if (changes.averages) read_averages(*open.checkpoint, problems);
     const CheckpointMetadata metadata = read_metadata(*open.checkpoint);
     open.recipe = metadata.recipe;
     open.tokenizer = tokenizer_file(metadata.tokenizer);

@@ -55,7 +55,13 @@ struct ModelChanges {
   // Of open_trained_model: frozen weights are stored as this recipe's adapter.base says, or, if it says nothing, as the
   // checkpoint's run had them. Absent: they are not quantized.
   std::optional<Recipe> base = {};
+  // Of open_trained_model: the average of the weights (optimizer.ema) in place of the weights that train.
+  bool averages = false;
 };
+
+// From now on the checkpoint's averages (optimizer.ema) are read in place of the weights that they are of; a problem if
+// it has none.
+void read_averages(checkpoint::Checkpoint& checkpoint, Problems& problems);
 
 // Reads the config and the headers of all weight files and checks them against each other; reads no tensor data. Adds
 // every problem; the result is valid only if none was added. If only `changes` add problems, it has the model without

@@ -212,8 +212,8 @@ Problems computation_changes(const RunState& state, DType compute, const std::st
   // Checkpoints of version 0.1 have the recipe's choice only; "auto" there may be either.
   std::string was = state.compute;
   if (was.empty()) {
-    const auto recipe = io::json_or_null(state.recipe);
-    const auto choice = recipe.is_object() ? recipe.value("/precision/compute"_json_pointer, "auto") : "auto";
+    const auto stored = io::json_or_null(state.recipe);
+    const auto choice = stored.is_object() ? stored.value("/precision/compute"_json_pointer, "auto") : "auto";
     if (choice != "auto") was = choice == "bf16" ? to_string(DType::bf16) : choice;
   }
   const bool was_fp8 = computes_in_fp8(state.recipe);

@@ -101,6 +101,7 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
                        .gradient_norms = request.gradient_norms};
   engine::ModelChanges changes = engine::on_rank(engine::changes_for_evaluation(), request.recipe, rank);
   changes.base = request.recipe;
+  changes.averages = request.averages;
   input.open = engine::open_trained_model(request.model, problems, changes, request.adapters);
   lay_under(input.open.recipe, request, data);
   if (data.chat_template.empty()) data.chat_template = input.open.templates;

@@ -20,6 +20,7 @@ namespace hawser::evaluate {
 struct EvaluateRequest {
   std::string model;                       // a Hugging Face folder, a checkpoint or a run's folder
   std::vector<std::string> adapters = {};  // folders of PEFT, on a Hugging Face folder
+  bool averages = false;                   // of a run: the average of its weights
   std::string data;                        // a JSONL or text file, or a token file; loaded as one batch (eval_data.h)
   std::string bigram;  // token file to fit a bigram model on, which is scored on the token file `data`; "": none
   std::int64_t sequence_length = 0;  // 0: that of the checkpoint's run

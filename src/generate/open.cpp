@@ -204,6 +204,7 @@ std::optional<OpenGeneration> read(const GenerateRequest& request, Problems& pro
                        .ranks = request.ranks};
   engine::ModelChanges changes = request.changes;
   changes.base = request.recipe;
+  changes.averages = request.averages;
   input.open = engine::open_trained_model(request.model, problems, changes, request.adapters);
   if (input.open.model == nullptr) return std::nullopt;
   if (const nn::HeadKind head = input.open.model->description().head.kind; head != nn::HeadKind::language_model) {

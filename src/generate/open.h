@@ -21,6 +21,7 @@ namespace hawser::generate {
 struct GenerateRequest {
   std::string model;                       // a Hugging Face folder, a checkpoint or a run's folder
   std::vector<std::string> adapters = {};  // folders of PEFT, on a Hugging Face folder
+  bool averages = false;                   // of a run: the average of its weights
   // Exactly one of these four:
   std::optional<std::string> prompt;
   std::vector<std::int64_t> prompt_ids;

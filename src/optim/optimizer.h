@@ -28,12 +28,15 @@ constexpr int kGroups = 16;
 // Values that an optimizer keeps of its own from step to step.
 constexpr std::int64_t kKeptScalars = 4;
 
+inline constexpr const char* kStatePrefix = "optimizer/";
+
 // A part of the state of a flat, zero at first. Checkpoints store it as "optimizer/NAME/TENSOR" (nn/granularity.h), so
 // that any mesh loads what another saved.
 struct StateSlot {
   std::string name;
   DType dtype = DType::f32;
   nn::Granularity granularity = {};
+  bool of_weights = false;  // a value for each weight: that of a checkpoint without the slot is the weight
 };
 
 // A phase of the update of a flat, and what the ranks exchange after it, before the next phase. The last phase
@@ -100,6 +103,7 @@ struct FlatUpdate {
   // on every mesh. `step`, int32 [1]: number of the step in the run.
   std::uint64_t seed = 0;
   TensorView step;
+  TensorView updates;  // Prepare::step
   Exchanged received;  // what the phase before exchanged: sums; the flat gathered, or the shard scattered
   Exchanged sent;      // to be written: sums; the shard to gather, or the flat to scatter
   // Scratch for this call, in the planned arena. One rank plans for all of its pipeline stage: each asks for the same

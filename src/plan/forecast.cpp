@@ -390,7 +390,7 @@ std::string least_text(const std::optional<Suggestion>& least) {
 
 std::string smaller_state_text(const std::optional<Suggestion>& state) {
   if (!state) return "";
-  return cat("\nwith smaller moments it fits: ", state->flags(), "   (", format_bytes(Bytes(state->needed)),
+  return cat("\nwith less state of the optimizer it fits: ", state->flags(), "   (", format_bytes(Bytes(state->needed)),
              " per rank)");
 }
 

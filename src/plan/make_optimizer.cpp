@@ -6,6 +6,7 @@
 #include "optim/adamw_8bit_optimizer.h"
 #include "optim/adamw_optimizer.h"
 #include "optim/elementwise_optimizer.h"
+#include "optim/ema_optimizer.h"
 #include "optim/muon_optimizer.h"
 
 namespace hawser::plan {
@@ -24,9 +25,7 @@ optim::Groups groups_of(const OptimizerRecipe& recipe) {
   return groups;
 }
 
-}  // namespace
-
-std::shared_ptr<const optim::Optimizer> make_optimizer(const OptimizerRecipe& recipe) {
+std::shared_ptr<const optim::Optimizer> make_kind(const OptimizerRecipe& recipe) {
   const optim::Groups groups = groups_of(recipe);
   const bool wide = recipe.state_dtype == StateDType::f32 && recipe.master_dtype == StateDType::f32;
   optim::ElementwiseSettings settings{.state = dtype_of(recipe.state_dtype),
@@ -69,6 +68,13 @@ std::shared_ptr<const optim::Optimizer> make_optimizer(const OptimizerRecipe& re
       break;
   }
   return optim::make_elementwise(settings);
+}
+
+}  // namespace
+
+std::shared_ptr<const optim::Optimizer> make_optimizer(const OptimizerRecipe& recipe) {
+  std::shared_ptr<const optim::Optimizer> optimizer = make_kind(recipe);
+  return recipe.ema > 0 ? optim::with_ema(std::move(optimizer), recipe.ema) : optimizer;
 }
 
 nn::FlatSpecOf with_optimizer(nn::FlatSpecOf spec_of, const OptimizerRecipe& recipe) {
@@ -141,8 +147,9 @@ const char* dtype_name(StateDType dtype) {
 std::string optimizer_text(const OptimizerRecipe& recipe) {
   const std::string state = recipe.state_dtype == StateDType::bf16 ? ", state in bf16" : "";
   const std::string master = recipe.master_dtype == StateDType::bf16 ? ", weights in bf16" : "";
-  if (recipe.kind == OptimizerKind::adamw && state.empty() && master.empty()) return "";
-  return kind_name(recipe.kind) + state + master;
+  const std::string average = recipe.ema > 0 ? ", average of the weights" : "";
+  if (recipe.kind == OptimizerKind::adamw && state.empty() && master.empty() && average.empty()) return "";
+  return kind_name(recipe.kind) + state + master + average;
 }
 
 }  // namespace hawser::plan

@@ -383,7 +383,8 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
       {"optimizer",
        {{"kind", kind_name(recipe.optimizer.kind)},
         {"state_dtype", dtype_name(recipe.optimizer.state_dtype)},
-        {"master_dtype", dtype_name(recipe.optimizer.master_dtype)}}},
+        {"master_dtype", dtype_name(recipe.optimizer.master_dtype)},
+        {"ema", recipe.optimizer.ema}}},
       {"compute", by_float(layout.compute, "float32", "bf16")}};
   if (recipe.adapter.in_nf4()) {
     out["base"] = {{"form", "nf4"}, {"double_quantization", recipe.adapter.double_quantization}};

@@ -176,12 +176,12 @@ const Link& Target::link(int first, int last) const {
 
 std::string Target::assumed_rates(int world) const {
   std::string out;
-  const auto name = [&](const char* what) { out += (out.empty() ? "the rate of " : " and of ") + std::string(what); };
+  const auto append = [&](const char* what) { out += (out.empty() ? "the rate of " : " and of ") + std::string(what); };
   for (std::size_t i = 0; i < links.size() && world > 1; ++i) {
     const bool used = i == 0 || world > links[i - 1].ranks;
-    if (used && links[i].assumed) name(i == 0 && links.size() > 1 ? "links in a machine" : "links between machines");
+    if (used && links[i].assumed) append(i == 0 && links.size() > 1 ? "links in a machine" : "links between machines");
   }
-  if (cuda && host.assumed) name("the link to host memory");
+  if (cuda && host.assumed) append("the link to host memory");
   return out;
 }
 

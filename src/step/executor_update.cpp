@@ -65,6 +65,7 @@ void Executor::Impl::update(const Instruction& instruction) {
                             .skip = setup_.state->skip(),
                             .seed = setup_.seed,
                             .step = setup_.state->record().field(&StepRecord::step),
+                            .updates = setup_.state->progress().field(&OptimizerProgress::step),
                             .received = views.received,
                             .sent = views.sent,
                             .temp = [&](DType dtype, const Shape& shape) { return temp(instruction, dtype, shape); }});

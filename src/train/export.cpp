@@ -199,6 +199,9 @@ void write_adapter(const ExportRequest& request, checkpoint::Checkpoint& checkpo
 
 Exported export_run(const ExportRequest& request, Problems& skipped) {
   checkpoint::Checkpoint checkpoint = engine::open_checkpoint(request.source, skipped);
+  Problems problems;
+  if (request.averages) engine::read_averages(checkpoint, problems);
+  problems.throw_if_any();
   const engine::CheckpointMetadata metadata = engine::read_metadata(checkpoint);
   const std::optional<models::LoraConfig> lora = engine::lora_of(metadata.recipe);
   Exported done{.source = checkpoint.folder(), .step = checkpoint.step()};
@@ -209,7 +212,6 @@ Exported export_run(const ExportRequest& request, Problems& skipped) {
     write_adapter(request, checkpoint, metadata, *lora, done);
     return done;
   }
-  Problems problems;
   ModelFiles files{metadata.config, tokenizer_or_none(checkpoint, metadata, problems)};
   if (problems.empty()) files.tokenizer = with_end_of_turn(std::move(files.tokenizer), metadata, done.notes);
   const Stored stored = stored_as(request.dtype, {metadata.stored});
@@ -221,7 +223,7 @@ Exported export_run(const ExportRequest& request, Problems& skipped) {
         std::move(files), stored, done);
     return done;
   }
-  engine::OpenModel open = engine::open_trained_model(checkpoint.folder(), problems);
+  engine::OpenModel open = engine::open_trained_model(checkpoint.folder(), problems, {.averages = request.averages});
   problems.throw_if_any();
   const models::WeightSources sources = engine::sources_of(open);
   models::StateSource states = states_of(*open.checkpoint, models::read_weights(*open.model, sources));

@@ -16,7 +16,8 @@ struct ExportRequest {
   std::vector<std::string> adapters;  // folders of PEFT
   std::string output;
   ExportDType dtype = ExportDType::of_source;
-  bool merge = false;  // an adapter run: the model with the adapter added to its weights, not the adapter alone
+  bool merge = false;     // an adapter run: the model with the adapter added to its weights, not the adapter alone
+  bool averages = false;  // of a run: the average of its weights (optimizer.ema) in their place
 };
 
 struct Exported {

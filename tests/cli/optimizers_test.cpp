@@ -84,7 +84,7 @@ TEST_F(OptimizerCommands, SuggestSmallerMoments) {
   const testing::Ran ran = hawser("plan big.yaml --memory 155MiB");
   EXPECT_EQ(ran.code, 4);
   EXPECT_NE(ran.err.find("no settings were found that fit 1 rank"), std::string::npos) << ran.err;
-  EXPECT_NE(ran.err.find("\nhawser: with smaller moments it fits: --set optimizer.state_dtype=bf16   ("),
+  EXPECT_NE(ran.err.find("\nhawser: with less state of the optimizer it fits: --set optimizer.state_dtype=bf16   ("),
             std::string::npos)
       << ran.err;
   EXPECT_EQ(hawser("plan big.yaml --memory 155MiB --set optimizer.state_dtype=bf16").code, 0);
@@ -98,6 +98,67 @@ TEST_F(OptimizerCommands, ResumeWithTheirOwnState) {
   const testing::Ran ran = hawser("fit wide.yaml --resume" + set("train.steps=3 optimizer.state_dtype=bf16"));
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_NE(ran.err.find("optimizer.state_dtype was \"float32\" and is \"bf16\""), std::string::npos) << ran.err;
+}
+
+// What `eval` and `export` read with --ema.
+TEST_F(OptimizerCommands, AverageTheWeights) {
+  const auto loss = [&](const std::string& model) {
+    const testing::Ran ran = hawser("eval --data data.jsonl --sequence-length 32 --json --model " + model);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return ran.code == 0 ? nlohmann::json::parse(ran.out).at("loss").get<double>() : 0;
+  };
+  const std::string ema = set("optimizer.ema=0.5 optimizer.learning_rate=0.01");
+  for (const char* const keys : {"train.steps=4", "train.steps=4 optimizer.master_dtype=bf16 precision.compute=fp8",
+                                 "train.steps=4 run.ranks=2 optimizer.kind=adamw_8bit"}) {
+    SCOPED_TRACE(keys);
+    fs::remove_all(folder_ / "run");
+    fs::remove_all(folder_ / "exported");
+    ASSERT_EQ(hawser("fit wide.yaml" + ema + set(keys)).code, 0);
+    const double average = loss("run --ema");
+    EXPECT_GT(std::abs(average - loss("run")), 1e-3);
+    ASSERT_EQ(hawser("export run exported --ema --dtype float32").code, 0);
+    if (std::string(keys).find("fp8") == std::string::npos) EXPECT_NEAR(loss("exported"), average, 1e-6);
+  }
+  EXPECT_NE(hawser("inspect run").out.find(", average of the weights with decay 0.5"), std::string::npos);
+  EXPECT_EQ(hawser("generate --model run --ema --prompt a --max-tokens 2").code, 0);
+  EXPECT_EQ(bytes_of("optimizer.ema=0.5", "optimizer state"), 1.5 * bytes_of("", "optimizer state"));
+}
+
+TEST_F(OptimizerCommands, AverageOfAnAdapter) {
+  ASSERT_EQ(hawser("fit r.yaml" + set("adapter.kind=lora optimizer.ema=0.5 optimizer.learning_rate=0.05")).code, 0);
+  const auto loss = [&](const std::string& model) {
+    const testing::Ran ran = hawser("eval --data data.jsonl --sequence-length 32 --json --model " + model);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return ran.code == 0 ? nlohmann::json::parse(ran.out).at("loss").get<double>() : 0;
+  };
+  const double average = loss("run --ema");
+  EXPECT_NE(average, loss("run"));
+  EXPECT_EQ(hawser("export run adapter --ema").code, 0);
+  EXPECT_EQ(hawser("export run merged --ema --merge").code, 0);
+  EXPECT_NEAR(loss("m --adapter adapter"), average, 1e-6);
+  EXPECT_NEAR(loss("merged"), average, 1e-5);
+}
+
+// Switched on in a resumed run, the average begins at its weights.
+TEST_F(OptimizerCommands, AverageFromAResumedRunOn) {
+  ASSERT_EQ(hawser("fit wide.yaml").code, 0);
+  rejected("eval --model run --ema --data data.jsonl",
+           {"run/checkpoints/step-00000002: no average of the weights (expected a checkpoint of a run with "
+            "optimizer.ema, got a run without it) at --ema"});
+  rejected("export run exported --ema",
+           {"run/checkpoints/step-00000002: no average of the weights (expected a checkpoint of a run with "
+            "optimizer.ema, got a run without it) at --ema"});
+  rejected("generate --model m --ema --prompt a",
+           {"m: no average of the weights (expected a checkpoint of a run with optimizer.ema, got a model's folder) at "
+            "--ema"});
+  const testing::Ran ran = hawser("fit wide.yaml --resume" + set("train.steps=3 optimizer.ema=0.5"));
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.err.find("optimizer.ema was"), std::string::npos) << ran.err;
+  EXPECT_EQ(hawser("eval --model run --ema --data data.jsonl").code, 0);
+  EXPECT_EQ(hawser("fit wide.yaml --resume" + set("train.steps=4")).code, 0);
+  rejected("fit wide.yaml" + set("optimizer.ema=1"),
+           {"--set: out of range (expected a number at least 0 and below 1, got 1) at "
+            "optimizer.ema"});
 }
 
 TEST_F(OptimizerCommands, RejectWhatTheyDoNotRead) {

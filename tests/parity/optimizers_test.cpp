@@ -102,6 +102,7 @@ class OneRank {
                                     .skip = skip_,
                                     .seed = seed_,
                                     .step = step_,
+                                    .updates = step_,
                                     .received = received,
                                     .sent = sent,
                                     .temp = [&](DType dtype, const Shape& shape) {

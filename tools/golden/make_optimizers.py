@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import transformers
 from safetensors.numpy import save_file
+from torch.optim import swa_utils
 
 import jsonfiles
 import philox
@@ -54,7 +55,7 @@ def initial_weight(name):
     return torch.from_numpy(fraction(values[1]).reshape(SHAPES[name]))
 
 
-def trained(make):
+def trained(make, after_step=lambda weights: None):
     """Weights after the steps of make(parameters by name), and its optimizers."""
     weights = {name: torch.nn.Parameter(initial_weight(name)) for name in SHAPES}
     optimizers = make(weights)
@@ -63,6 +64,7 @@ def trained(make):
             weight.grad = gradient(name, step)
         for optimizer in optimizers:
             optimizer.step()
+        after_step(weights)
     return weights, optimizers
 
 
@@ -91,6 +93,24 @@ def sgd(momentum, nesterov=False, decay=0.0):
 def adamw():
     weights, optimizers = trained(lambda w: [torch.optim.AdamW(groups(w), lr=RATE, betas=(0.9, 0.95), eps=1e-8)])
     return tensors_of(weights, optimizers, ["exp_avg", "exp_avg_sq"])
+
+
+def adamw_ema(decay):
+    """AdamW with PyTorch's exponential moving average of the weights."""
+    model = torch.nn.ParameterDict({name: initial_weight(name) for name in SHAPES})
+    averages = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(decay))
+
+    def average(weights):
+        for name, weight in weights.items():
+            model[name].data.copy_(weight.data)
+        averages.update_parameters(model)
+
+    weights, optimizers = trained(
+        lambda w: [torch.optim.AdamW(groups(w), lr=RATE, betas=(0.9, 0.95), eps=1e-8)], average)
+    out = tensors_of(weights, optimizers, ["exp_avg", "exp_avg_sq"])
+    for name, value in averages.module.items():
+        out[f"state/ema/{name}"] = value.detach().numpy()
+    return out
 
 
 class ByHand:
@@ -225,6 +245,7 @@ def muon():
 # Muon in bf16 may round differently where PyTorch adds in another order.
 CASES = [
     ("adamw", ["optimizer.kind=adamw"], 1e-5, adamw),
+    ("adamw_ema", ["optimizer.kind=adamw", "optimizer.ema=0.9"], 1e-5, lambda: adamw_ema(0.9)),
     ("adamw_bf16", ["optimizer.kind=adamw", "optimizer.state_dtype=bf16", "optimizer.master_dtype=bf16"], 1e-3,
      lambda: by_hand(RoundedAdamW)),
     ("adamw_8bit", ["optimizer.kind=adamw_8bit"], 1e-4, lambda: by_hand(AdamW8bit)),

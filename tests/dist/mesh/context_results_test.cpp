@@ -49,7 +49,9 @@ void expect_in_blocks(const AttentionPart& part) {
         ++in;
         EXPECT_TRUE(used.insert({b, i}).second) << "two segments in a block";
         EXPECT_LE(segment[1], block.q_rows);
-        if (part.form != ops::SegmentForm::diagonal) EXPECT_EQ(segment[3], block.k_rows);
+        if (part.form != ops::SegmentForm::diagonal) {
+          EXPECT_EQ(segment[3], block.k_rows);
+        }
       }
       if (part.largest.empty()) continue;
       const ops::StridedBlocks& bound = part.largest[b];
