@@ -1,7 +1,13 @@
 # All libraries come from Debian; docs/dependencies.md explains each.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
+set(MPI_CXX_SKIP_MPICXX ON)  # the C++ bindings, which Open MPI 5 does not have
 find_package(MPI REQUIRED COMPONENTS CXX)
+# Only its header is used: the library is loaded on demand (comm/mpi/library.h).
+add_library(hawser_mpi INTERFACE)
+target_include_directories(hawser_mpi SYSTEM INTERFACE ${MPI_CXX_INCLUDE_DIRS})
+target_compile_definitions(hawser_mpi INTERFACE OMPI_SKIP_MPICXX)
+target_link_libraries(hawser_mpi INTERFACE ${CMAKE_DL_LIBS})
 find_package(yaml-cpp REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)

@@ -24,6 +24,7 @@
 #include "io/background_output.h"
 #include "launch/launcher_environment.h"
 #include "launch/limits.h"
+#include "launch/mpirun.h"
 #include "launch/process_session.h"
 #include "launch/scratch.h"
 #include "launch/stop.h"
@@ -51,21 +52,28 @@ std::vector<std::string> own_command() {
 }
 
 std::vector<std::string> mpirun_command(const LocalLaunch& launch, const ScratchFolder& scratch) {
-  std::vector<std::string> words = {find_mpirun(), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
-                                    "-np",         cat(launch.ranks)};
+  const Mpirun mpirun = find_mpirun();
+  std::vector<std::string> words = {mpirun.path, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
+                                    "-np",       cat(launch.ranks)};
   // One machine: no remote shell, no Slurm allocation; shared memory and loopback only. Waiting ranks yield their core,
   // because there may be more ranks than cores.
-  const std::vector<std::pair<std::string, std::string>> parameters = {
-      {"plm", "isolated"},
+  std::vector<std::pair<std::string, std::string>> parameters = {
       {"ras", "^slurm,gridengine"},
       {"pml", "ob1"},
       {"btl", "self,vader,tcp"},
       {"btl_tcp_if_include", "lo"},
-      {"oob_tcp_if_include", "lo"},
       {"mpi_yield_when_idle", "1"},
       {"orte_tmpdir_base", scratch.path()},
       {"btl_vader_backing_directory", scratch.path()},
   };
+  if (mpirun.is_version_5()) {
+    // Version 5 prints a page about `plm isolated`. It finds no interface for oob_tcp_if_include=lo where there are
+    // others (open-mpi/ompi#14441), so its mpirun listens on all of them.
+    parameters.push_back({"plm", "^slurm"});
+  } else {
+    parameters.push_back({"plm", "isolated"});
+    parameters.push_back({"oob_tcp_if_include", "lo"});
+  }
   for (const auto& [name, value] : parameters) words.insert(words.end(), {"--mca", name, value});
   const std::vector<std::string> command = launch.command.empty() ? own_command() : launch.command;
   words.insert(words.end(), command.begin(), command.end());
@@ -220,10 +228,7 @@ class Supervisor {
     HAWSER_CHECK(pipe2(started.data(), O_CLOEXEC) == 0, "pipe: ", std::strerror(errno));
     const pid_t parent = getpid();
     child_ = fork();
-    if (child_ < 0) {
-      throw UserError(Problem{.what = cat("cannot start mpirun: ", std::strerror(errno)),
-                              .hint = "a higher limit of processes (ulimit -u), or --ranks 1"});
-    }
+    if (child_ < 0) throw cannot_start_mpirun(errno);
     if (child_ == 0) {
       // A session of its own: Ctrl-C reaches only this process, which decides what to do. The child dies with it, and
       // the ranks with the child (stop.cpp).
@@ -400,22 +405,6 @@ class Supervisor {
 };
 
 }  // namespace
-
-// Debian's name first: if several MPIs are installed, plain mpirun may be another one.
-std::string find_mpirun() {
-  const char* path = std::getenv("PATH");
-  const std::string folders = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
-  for (const char* name : {"mpirun.openmpi", "mpirun"}) {
-    for (std::size_t begin = 0; begin <= folders.size();) {
-      const std::size_t end = std::min(folders.find(':', begin), folders.size());
-      const std::string file = folders.substr(begin, end - begin) + "/" + name;
-      if (end > begin && access(file.c_str(), X_OK) == 0) return file;
-      begin = end + 1;
-    }
-  }
-  throw UserError(Problem{.what = "mpirun is not installed; it starts the ranks",
-                          .hint = "apt-get install openmpi-bin, or --ranks 1"});
-}
 
 LocalEnd launch_local(const LocalLaunch& launch) {
   HAWSER_CHECK(launch.ranks >= 1, "ranks ", launch.ranks);

@@ -36,9 +36,6 @@ struct LocalLaunch {
   std::chrono::milliseconds exit_limit = std::chrono::seconds(120);
 };
 
-// The mpirun that will be used. Throws UserError if none is installed.
-std::string find_mpirun();
-
 struct LocalEnd {
   int code = 0;
   bool signalled = false;  // a signal was answered; later ones, except SIGKILL, are ignored

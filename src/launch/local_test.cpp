@@ -26,6 +26,7 @@
 #include "base/testing/test_paths.h"
 #include "launch/launcher_environment.h"
 #include "launch/local.h"
+#include "launch/mpirun.h"
 #include "launch/testing/full_pipe.h"
 
 namespace hawser {
@@ -468,9 +469,9 @@ TEST(LaunchLocal, ReportsATooLowLimitOfFileSizeAtOnce) {
   Launched run(2, {"code", "0"}, {.file_size = rlim_t{1} << 20});
   EXPECT_EQ(run.wait(), 2);
   EXPECT_EQ(run.err(),
-            "the limit of the size of files is too low to start ranks (expected at least 8 MiB, got 1024 KiB); try a "
+            "the limit of the size of files is too low to start ranks (expected at least 16 MiB, got 1024 KiB); try a "
             "higher limit (ulimit -f), or --ranks 1");
-  Launched enough(2, {"code", "0"}, {.file_size = rlim_t{8} << 20});
+  Launched enough(2, {"code", "0"}, {.file_size = rlim_t{16} << 20});
   EXPECT_EQ(enough.wait(), 0) << enough.err();
 }
 
@@ -500,14 +501,19 @@ TEST(LaunchLocal, ReportsWhatToInstallIfMpirunIsMissing) {
   ASSERT_NE(before, nullptr);
   const std::string path = before;
   setenv("PATH", "/nowhere", 1);
+  const char* const chosen = std::getenv(kMpirunVariable);
+  const std::string mpirun = chosen != nullptr ? chosen : "";
+  unsetenv(kMpirunVariable);
   try {
     launch_local({.ranks = 2, .command = {"true"}});
     ADD_FAILURE();
   } catch (const UserError& error) {
     EXPECT_STREQ(error.what(),
-                 "mpirun is not installed; it starts the ranks; try apt-get install openmpi-bin, or --ranks 1");
+                 "mpirun is not installed; it starts the ranks; try apt-get install openmpi-bin, pip install "
+                 "'hawser-trainer[mpi]', or --ranks 1");
   }
   setenv("PATH", path.c_str(), 1);
+  if (!mpirun.empty()) setenv(kMpirunVariable, mpirun.c_str(), 1);
 }
 
 TEST(LaunchLocal, ReportsMpirunsErrorIfNothingStarts) {

@@ -15,7 +15,7 @@ bool droppable(const std::string& text) {
   static const std::regex kChatter(
       R"(^(mpirun: (Forwarding signal|killing job|abort is already).*)"
       R"(|\[[^\]]*:\d+\] (\d+ more process(es)? ha(s|ve) sent help message.*|Set MCA parameter .*)"
-      R"(|\[\[\d+,\d+\],\d+\] ORTE_ERROR_LOG: .*|Read -1, expected \d+, errno = \d+))$)");
+      R"(|\[\[\d+,\d+\],\d+\] ORTE_ERROR_LOG: .*|PMIX ERROR: .*|Read -1, expected \d+, errno = \d+))$)");
   return std::regex_match(text, kChatter);
 }
 
@@ -46,8 +46,8 @@ std::string one_line(const std::vector<std::string>& block) {
 
 std::optional<RankEnd> rank_end(const std::string& text) {
   static const std::regex kKilled(
-      R"(mpirun noticed that process rank (\d+) with PID \d+ on node (\S+) exited on signal (\d+)(?: \(([^)]*)\))?)");
-  static const std::regex kVanished(R"(mpirun has exited due to process rank (\d+) .*exiting improperly)");
+      R"((?:mpirun|prterun) noticed that process rank (\d+) with PID \d+ on node (\S+) exited on signal (\d+)(?: \(([^)]*)\))?)");
+  static const std::regex kVanished(R"((?:mpirun|prterun) has exited due to process rank (\d+) .*exiting improperly)");
   std::smatch match;
   using Kind = RankEnd::Kind;
   if (std::regex_search(text, match, kKilled))
@@ -119,6 +119,7 @@ std::string MpirunOutputFilter::line(std::string text) {
 std::string MpirunOutputFilter::feed(std::string_view bytes) {
   std::string shown;
   for (const char c : bytes) {
+    if (c == '\0') continue;  // Open MPI 5 ends its last message with one
     if (c != '\n') {
       pending_ += c;
       continue;

@@ -11,6 +11,7 @@
 #include "comm/nccl/nccl_version.h"
 #include "device/cuda/links.h"
 #include "device/device.h"
+#include "launch/mpirun.h"
 
 namespace hawser::cli::checks {
 namespace {
@@ -31,7 +32,7 @@ std::vector<std::string> fields_of(const std::string& line) {
 
 std::vector<std::vector<std::string>> ask(const std::string& query) {
   std::vector<std::vector<std::string>> rows;
-  std::istringstream in(output_of("nvidia-smi " + query + " --format=csv,noheader,nounits", kSeconds));
+  std::istringstream in(output_of({"nvidia-smi", query, "--format=csv,noheader,nounits"}, kSeconds).text);
   for (std::string line; std::getline(in, line);) {
     if (!line.empty()) rows.push_back(fields_of(line));
   }

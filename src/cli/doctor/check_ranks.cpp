@@ -20,6 +20,7 @@
 #include "io/json.h"
 #include "launch/launcher_environment.h"
 #include "launch/local.h"
+#include "launch/mpirun.h"
 #include "launch/stop.h"
 
 namespace hawser::cli::checks {
@@ -131,23 +132,16 @@ void check_ranks(const DoctorOptions& options, Findings& out) {
   if (under_launcher()) {
     return out.warn("MPI", "not checked", "a launcher started this process", "run hawser doctor without it");
   }
-  std::string mpirun;
+  Mpirun mpirun;
   try {
     mpirun = find_mpirun();
-  } catch (const UserError&) {
-    return out.problem("MPI", "mpirun is not installed", "runs of more than one rank cannot be started here",
-                       "apt-get install openmpi-bin");
+  } catch (const UserError& error) {
+    const std::string line = error.what(), mark = "; try ";
+    const std::size_t hint = line.find(mark);
+    return out.problem("MPI", line.substr(0, hint), "runs of more than one rank cannot be started here",
+                       line.substr(hint + mark.size()));
   }
-  // "mpirun (Open MPI) 4.1.4", or under another name "mpirun.openmpi (OpenRTE) 4.1.4".
-  const std::string version_text = first_line(output_of("'" + mpirun + "' --version", 3));
-  const bool ours =
-      version_text.find("(Open MPI)") != std::string::npos || version_text.find("(OpenRTE)") != std::string::npos;
-  if (!ours) {
-    return out.problem("MPI", cat(mpirun, version_text.empty() ? " does not print its version" : ": " + version_text),
-                       "ranks need Open MPI's mpirun", "apt-get install openmpi-bin, and its mpirun first in PATH");
-  }
-  out.ok("MPI", cat("Open MPI", version_text.substr(version_text.rfind(')') + 1), ", ", mpirun),
-         "starts the ranks of a run");
+  out.ok("MPI", cat("Open MPI ", mpirun.version, ", ", mpirun.path), "starts the ranks of a run");
 
   const int ranks = options.common.ranks > 0 ? options.common.ranks : 2;
   const auto start = Clock::now();

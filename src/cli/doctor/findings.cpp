@@ -1,8 +1,6 @@
 #include "cli/doctor/findings.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/cat.h"
@@ -42,15 +40,6 @@ nlohmann::ordered_json json_of(const Finding& finding) {
           {"value", finding.value},
           {"meaning", finding.meaning},
           {"advice", finding.advice}};
-}
-
-std::string output_of(const std::string& command, int seconds) {
-  FILE* pipe = popen(cat("timeout -k 1 ", seconds, " ", command, " 2>/dev/null </dev/null").c_str(), "r");
-  if (pipe == nullptr) return "";
-  std::string out;
-  std::array<char, 4096> bytes{};
-  for (std::size_t size = 0; (size = fread(bytes.data(), 1, bytes.size(), pipe)) > 0;) out.append(bytes.data(), size);
-  return pclose(pipe) == 0 ? out : "";
 }
 
 }  // namespace hawser::cli::checks

@@ -59,7 +59,4 @@ void check_ranks(const DoctorOptions& options, Findings& out);  // starts ranks 
 // The body of a rank started by check_ranks.
 int measure_as_rank();
 
-// Standard output of a shell command; "" if it cannot run, fails, or takes longer than `seconds`.
-std::string output_of(const std::string& command, int seconds);
-
 }  // namespace hawser::cli::checks

@@ -1,6 +1,5 @@
 #include "comm/mpi/service.h"
 
-#include <mpi.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -16,6 +15,7 @@
 
 #include "base/addresses.h"
 #include "base/error.h"
+#include "comm/mpi/library.h"
 #include "comm/rank_list.h"
 
 namespace hawser::comm {
@@ -77,6 +77,7 @@ Service::Service(std::function<void(int)> on_abort, std::chrono::seconds start_l
       start_limit_(start_limit),
       phase_(std::make_shared<std::string>("start")) {
   expect_addresses_for_mpi();
+  mpi_library();  // its errors are the caller's
   const sigset_t block = asynchronous_signals();
   sigset_t before;
   pthread_sigmask(SIG_BLOCK, &block, &before);
@@ -130,10 +131,11 @@ int Service::tag(int group, TagKind kind, std::uint64_t sequence) const {
 }
 
 void Service::start_mpi() {
+  const MpiLibrary& mpi = mpi_library();
   // Several ranks may share cores: MPI's own waits (only in MPI_Init and MPI_Finalize) must yield.
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
   int provided = 0, status = MPI_SUCCESS;
-  expect_return([&] { status = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided); }, start_limit_,
+  expect_return([&] { status = mpi.init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided); }, start_limit_,
                 [&] {
                   write_line(cat("MPI did not start within ", start_limit_.count(),
                                  " s: a rank has not started, is stopped or cannot be reached"));
@@ -143,12 +145,12 @@ void Service::start_mpi() {
         "MPI: this installation does not support calls from a thread of the program (expected MPI_THREAD_FUNNELED)");
     _exit(static_cast<int>(ExitCode::internal));
   }
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-  MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  mpi.comm_set_errhandler(mpi.world, mpi.errors_return);
+  mpi.comm_rank(mpi.world, &rank_);
+  mpi.comm_size(mpi.world, &size_);
   int found = 0;
   int* largest_tag = nullptr;
-  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest_tag), &found);
+  mpi.comm_get_attr(mpi.world, MPI_TAG_UB, static_cast<void*>(&largest_tag), &found);
   const int tag_bits = std::bit_width(static_cast<std::uint64_t>(found ? *largest_tag : 32767) + 1) - 1;
   // A process may create many meshes, and every group has its own number: 2^15 groups with Open MPI's tags of 31 bits.
   // Numbers of operations wrap around; messages with one tag match in order.
@@ -163,7 +165,7 @@ void Service::start_mpi() {
 
 void Service::end_mpi() {
   // All ranks have just passed a barrier, so this takes milliseconds unless a rank failed in between.
-  expect_return([] { MPI_Finalize(); }, kAbortGrace,
+  expect_return([] { mpi_library().finalize(); }, kAbortGrace,
                 [&] { write_line(cat("rank ", rank_, ": MPI_Finalize did not return")); });
 }
 
@@ -229,6 +231,7 @@ void Service::pause(Clock::duration idle, bool busy) {
 }
 
 bool Service::take(Requests& requests) {
+  const MpiLibrary& mpi = mpi_library();
   std::vector<ExchangePtr> taken;
   {
     const std::lock_guard lock(mutex_);
@@ -240,11 +243,11 @@ bool Service::take(Requests& requests) {
       std::int64_t begin = 0;
       do {  // an empty message is one piece too
         const int bytes = static_cast<int>(std::min(message.bytes - begin, piece_bytes_));
-        MPI_Request request = MPI_REQUEST_NULL;
+        MPI_Request request = mpi.no_request;
         const int result =
             message.way == Message::Way::send
-                ? MPI_Isend(message.data + begin, bytes, MPI_BYTE, message.rank, message.tag, MPI_COMM_WORLD, &request)
-                : MPI_Irecv(message.data + begin, bytes, MPI_BYTE, message.rank, message.tag, MPI_COMM_WORLD, &request);
+                ? mpi.isend(message.data + begin, bytes, mpi.byte, message.rank, message.tag, mpi.world, &request)
+                : mpi.irecv(message.data + begin, bytes, mpi.byte, message.rank, message.tag, mpi.world, &request);
         if (result != MPI_SUCCESS) {
           fail(cat(exchange->operation_->text(), " failed: MPI error ", result, " with rank ", message.rank,
                    context_of(*exchange->operation_)));
@@ -266,16 +269,17 @@ bool Service::take(Requests& requests) {
 }
 
 bool Service::complete(Requests& r) {
+  const MpiLibrary& mpi = mpi_library();
   if (r.requests.empty()) {
     int flag = 0;
-    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
+    mpi.iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi.world, &flag, MPI_STATUS_IGNORE);
     return false;
   }
   r.done.resize(r.requests.size());
   r.statuses.resize(r.requests.size());
   int count = 0;
   const int result =
-      MPI_Testsome(static_cast<int>(r.requests.size()), r.requests.data(), &count, r.done.data(), r.statuses.data());
+      mpi.testsome(static_cast<int>(r.requests.size()), r.requests.data(), &count, r.done.data(), r.statuses.data());
   if (count == MPI_UNDEFINED || count == 0) {
     if (result != MPI_SUCCESS) fail(cat("MPI error ", result, " while polling"));
     return false;
@@ -288,7 +292,7 @@ bool Service::complete(Requests& r) {
     const Message& message = exchange.messages_[owner.message];
     const int error = result == MPI_ERR_IN_STATUS ? status.MPI_ERROR : result;
     int received = owner.bytes;
-    if (error == MPI_SUCCESS && message.way == Message::Way::receive) MPI_Get_count(&status, MPI_BYTE, &received);
+    if (error == MPI_SUCCESS && message.way == Message::Way::receive) mpi.get_count(&status, mpi.byte, &received);
     if (error == MPI_ERR_TRUNCATE || received != owner.bytes) {
       fail(cat(exchange.operation_->text(), " does not match what rank ", message.rank,
                " sent: the ranks run different operations", context_of(*exchange.operation_)));
@@ -302,7 +306,7 @@ bool Service::complete(Requests& r) {
   }
   std::size_t kept = 0;
   for (std::size_t i = 0; i < r.requests.size(); ++i) {
-    if (r.requests[i] == MPI_REQUEST_NULL) continue;
+    if (r.requests[i] == mpi.no_request) continue;
     r.requests[kept] = r.requests[i];
     r.owners[kept++] = r.owners[i];
   }
@@ -373,7 +377,7 @@ void Service::end_run(int code) {
     // No thread, for example for lack of memory: exit at once, without MPI_Abort. The others detect the exit.
     _exit(code);
   }
-  MPI_Abort(MPI_COMM_WORLD, code);
+  mpi_library().abort(mpi_library().world, code);
   _exit(code);
 }
 
