@@ -78,8 +78,9 @@ const ParquetPlugin& load_plugin(const std::string& folder) {
 
 std::string parquet_folder() {
   std::error_code unknown;
-  const fs::path program = fs::read_symlink("/proc/self/exe", unknown);
-  return (program.parent_path() / "parquet").string();
+  const fs::path program = fs::read_symlink("/proc/self/exe", unknown).parent_path();
+  const fs::path installed = program.parent_path() / "lib" / "hawser" / "parquet";  // cmake/install.cmake
+  return io::exists(installed.string()) ? installed.string() : (program / "parquet").string();
 }
 
 const ParquetPlugin& parquet_plugin() {
