@@ -113,6 +113,10 @@ std::shared_ptr<const Model> Model::on_rank(const RankShare& share, int blocks) 
   return std::make_shared<const Model>(std::move(description), spec_of_, share);
 }
 
+std::shared_ptr<const Model> Model::with_specs(const std::function<nn::FlatSpecOf(nn::FlatSpecOf)>& change) const {
+  return std::make_shared<const Model>(whole_, change(spec_of_), share_);
+}
+
 const nn::AttentionConfig* Model::attention(int layer) const {
   const auto* found = dynamic_cast<const nn::AttentionLayer*>(&this->layer(layer));
   return found == nullptr ? nullptr : &description_.blocks[static_cast<std::size_t>(block_of(layer))].attention;

@@ -83,6 +83,8 @@ class Model {
   const RankShare& share() const { return share_; }
   // Another rank's part of the same model, or of its first `blocks` blocks.
   std::shared_ptr<const Model> on_rank(const RankShare& share, int blocks) const;
+  // This rank's part of the model with other specs of its parameters, such as those of another optimizer.
+  std::shared_ptr<const Model> with_specs(const std::function<nn::FlatSpecOf(nn::FlatSpecOf)>& change) const;
   const std::vector<nn::Unit>& units() const { return units_; }
   // The flats of all units, in the order of the units.
   const std::vector<nn::Flat>& flats() const { return flats_; }

@@ -125,7 +125,7 @@ struct Alternatives {
   // If there are no suggestions: what a rank needs at least, by an estimate, and the changes for it; without changes
   // the bytes of weights and optimizer state alone, which are too many.
   std::optional<Suggestion> least = {};
-  // If there are no suggestions: with optimizer.state_dtype: bf16, without optimizer.ema or with both the recipe fits.
+  // If there are no suggestions: with moments in bf16 or 8 bits, or without optimizer.ema, the recipe fits.
   std::optional<Suggestion> smaller_state = {};
 };
 

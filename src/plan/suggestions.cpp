@@ -562,29 +562,6 @@ std::optional<FittingRanks> Forecaster::fitting_ranks() const {
   return std::nullopt;
 }
 
-std::optional<Suggestion> Forecaster::with_smaller_state() const {
-  const bool averages = recipe_.optimizer.ema > 0;
-  const bool narrows = recipe_.optimizer.state_dtype == StateDType::f32 && has_state_dtype(recipe_.optimizer);
-  const auto with = [&](bool average, bool narrow) -> std::optional<Suggestion> {
-    Recipe recipe = recipe_;
-    if (!average) recipe.optimizer.ema = 0;
-    if (narrow) recipe.optimizer.state_dtype = StateDType::bf16;
-    const Forecaster on = Forecaster(recipe, model_, world_, target_, machine_, threads_, choices_).with_estimates();
-    if (!on.may_fit(recipe, on.candidate())) return std::nullopt;
-    const Forecast f = on.forecast();
-    if (!on.surely_fits(f)) return std::nullopt;
-    std::vector<Change> changes;
-    if (averages && !average) changes.push_back({"optimizer.ema", "0"});
-    if (narrow) changes.push_back({"optimizer.state_dtype", "bf16"});
-    return Suggestion{std::move(changes), std::move(recipe), f.candidate, f.needed(), f.tokens_per_second};
-  };
-  std::optional<Suggestion> found;
-  if (narrows) found = with(averages, true);
-  if (!found && averages) found = with(false, false);
-  if (!found && averages && narrows) found = with(false, true);
-  return found;
-}
-
 Alternatives Forecaster::alternatives() const {
   const Forecaster estimating = with_estimates();
   Search search(estimating);

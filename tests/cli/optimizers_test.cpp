@@ -88,6 +88,12 @@ TEST_F(OptimizerCommands, SuggestSmallerMoments) {
             std::string::npos)
       << ran.err;
   EXPECT_EQ(hawser("plan big.yaml --memory 155MiB --set optimizer.state_dtype=bf16").code, 0);
+  const testing::Ran less = hawser("plan big.yaml --memory 125MiB --set optimizer.ema=0.9");
+  EXPECT_NE(less.err.find("\nhawser: with less state of the optimizer it fits: --set optimizer.kind=adamw_8bit --set "
+                          "optimizer.ema=0   ("),
+            std::string::npos)
+      << less.err;
+  EXPECT_EQ(hawser("plan big.yaml --memory 125MiB --set optimizer.kind=adamw_8bit").code, 0);
 }
 
 TEST_F(OptimizerCommands, ResumeWithTheirOwnState) {
