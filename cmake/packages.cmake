@@ -34,7 +34,7 @@ find_library(XXHASH_LIBRARY xxhash REQUIRED)
 add_library(hawser_xxhash INTERFACE)
 target_link_libraries(hawser_xxhash INTERFACE ${XXHASH_LIBRARY})
 
-# libcurl sends metrics to MLflow (report/http_client.h). Only its header is used here: the library is loaded on demand.
+# libcurl sends requests (net/http_client.h). Only its header is used here: the library is loaded on demand.
 find_path(CURL_INCLUDE curl/curl.h REQUIRED)
 add_library(hawser_curl INTERFACE)
 target_include_directories(hawser_curl SYSTEM INTERFACE ${CURL_INCLUDE})

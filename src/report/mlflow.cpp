@@ -55,19 +55,6 @@ std::string text_of(const json& body) {
   return body.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-std::string in_url(const std::string& text) {
-  std::string out;
-  constexpr const char* kDigits = "0123456789ABCDEF";
-  for (const unsigned char c : text) {
-    if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
-      out += static_cast<char>(c);
-    } else {
-      out += {'%', kDigits[c >> 4], kDigits[c & 15]};
-    }
-  }
-  return out;
-}
-
 // The string at a path of keys in a response.
 std::string field(const std::string& answer, std::initializer_list<const char*> path) {
   const json whole = io::json_or_null(answer);
@@ -75,10 +62,10 @@ std::string field(const std::string& answer, std::initializer_list<const char*> 
   for (const char* key : path) {
     const auto found = at->is_object() ? at->find(key) : at->end();
     if (!at->is_object() || found == at->end())
-      throw NoAnswer(cat("a response without ", key, ": is it an MLflow server?"));
+      throw net::NoAnswer(cat("a response without ", key, ": is it an MLflow server?"));
     at = &*found;
   }
-  if (!at->is_string()) throw NoAnswer("an unexpected response: is it an MLflow server?");
+  if (!at->is_string()) throw net::NoAnswer("an unexpected response: is it an MLflow server?");
   return at->get<std::string>();
 }
 
@@ -199,7 +186,7 @@ void Mlflow::failed(const std::string& why, bool for_good) {
 }
 
 std::string Mlflow::call(const std::string& path, const std::string& body) {
-  const HttpAnswer answer = http_.send(options_.server + "/api/2.0/mlflow/" + path, body);
+  const net::HttpAnswer answer = http_.send(options_.server + "/api/2.0/mlflow/" + path, body);
   if (answer.status >= 200 && answer.status < 300) return answer.body;
   const json response = io::json_or_null(answer.body);
   std::string why = cat("status ", answer.status);
@@ -207,7 +194,7 @@ std::string Mlflow::call(const std::string& path, const std::string& body) {
     why += ": " + cut(response["message"].get<std::string>(), 200);
   }
   const bool again = answer.status >= 500 || answer.status == 408 || answer.status == 429;
-  if (again) throw NoAnswer(why);
+  if (again) throw net::NoAnswer(why);
   throw Rejected(answer.status, why);
 }
 
@@ -255,7 +242,8 @@ bool Mlflow::continue_earlier() {
 void Mlflow::find_experiment() {
   if (!experiment_missing_) {
     try {
-      const std::string answer = call("experiments/get-by-name?experiment_name=" + in_url(options_.experiment), "");
+      const std::string answer =
+          call("experiments/get-by-name?experiment_name=" + net::url_encoded(options_.experiment), "");
       experiment_ = field(answer, {"experiment", "experiment_id"});
       return;
     } catch (const Rejected& rejected) {

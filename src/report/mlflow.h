@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 
-#include "report/http_client.h"
+#include "net/http_client.h"
 #include "report/run_facts.h"
 #include "report/sink.h"
 
@@ -27,7 +27,7 @@ struct MlflowOptions {
   // run's folder, beside its original, gets a run of its own, and trouble() says so.
   std::string state_file;
   bool resumed = false;
-  HttpClient::Options http;
+  net::HttpClient::Options http;
 
   std::chrono::milliseconds every{1000}, first_pause{1000}, longest_pause{60000}, give_up{600000};
   std::chrono::milliseconds rest{10000}, rest_without_answer{2000};  // time limits for sending the rest at the end
@@ -63,7 +63,7 @@ class Mlflow : public Sink {
 
   MlflowOptions options_;
   const RunFacts facts_;
-  HttpClient http_;
+  net::HttpClient http_;
   // Progress of creating the run on the server: its experiment, its id, its parameters. `run_` is set once all are
   // done.
   bool experiment_missing_ = false;
