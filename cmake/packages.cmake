@@ -34,6 +34,13 @@ find_library(XXHASH_LIBRARY xxhash REQUIRED)
 add_library(hawser_xxhash INTERFACE)
 target_link_libraries(hawser_xxhash INTERFACE ${XXHASH_LIBRARY})
 
+# libmd has SHA-256 and SHA-1, the checksums of the Hub (hub/checksum.h).
+find_path(LIBMD_INCLUDE sha2.h REQUIRED)
+find_library(LIBMD_LIBRARY md REQUIRED)
+add_library(hawser_libmd INTERFACE)
+target_include_directories(hawser_libmd SYSTEM INTERFACE ${LIBMD_INCLUDE})
+target_link_libraries(hawser_libmd INTERFACE ${LIBMD_LIBRARY})
+
 # libcurl sends requests (net/http_client.h). Only its header is used here: the library is loaded on demand.
 find_path(CURL_INCLUDE curl/curl.h REQUIRED)
 add_library(hawser_curl INTERFACE)
