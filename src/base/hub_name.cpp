@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <map>
+#include <string_view>
 
 namespace hawser {
 namespace {
@@ -60,10 +62,35 @@ std::optional<HubName> hub_name_of(const std::string& path) {
 }
 
 std::string download_command(const HubName& name) {
-  return "hf download " + name.model + (name.revision.empty() ? "" : " --revision " + name.revision);
+  return "hawser pull " + name.text();
+}
+
+namespace {
+
+// By path.
+std::map<std::string, std::string>& download_errors() {
+  static std::map<std::string, std::string> errors;
+  return errors;
+}
+
+}  // namespace
+
+void set_not_downloaded(const std::string& path, const std::string& error) {
+  download_errors()[path] = error;
 }
 
 Problem not_downloaded(const HubName& name, const std::string& path) {
+  if (const auto found = download_errors().find(path); found != download_errors().end()) {
+    // The place of the model's name in the recipe precedes the hint.
+    constexpr std::string_view kTry = "; try ";
+    const std::string& line = found->second;
+    const std::size_t colon = line.starts_with(name.model) ? line.find(": ") : line.npos;
+    const std::size_t begin = colon == line.npos ? 0 : colon + 2;
+    const std::size_t hint = line.find('\n') == line.npos ? line.rfind(kTry) : line.npos;
+    return {.file = colon == line.npos ? "" : line.substr(0, colon),
+            .what = line.substr(begin, hint == line.npos ? line.npos : hint - begin),
+            .hint = hint == line.npos ? "" : line.substr(hint + kTry.size())};
+  }
   return {.file = name.text(),
           .what = "no such folder, and no such model in the Hugging Face cache",
           .expected = path,

@@ -29,10 +29,13 @@ std::string hub_folder(const HubName& name);
 // The model of a file or folder in the cache; `revision` is that of its snapshot. None for other paths.
 std::optional<HubName> hub_name_of(const std::string& path);
 
-// The command that downloads the model into the cache: "hf download ORG/NAME --revision REVISION".
+// The command that downloads the model into the cache: "hawser pull ORG/NAME@REVISION".
 std::string download_command(const HubName& name);
 
-// The error for a path of the cache that does not exist.
+// The error for a path of the cache that does not exist: that of the attempt to download it, if there was one.
 Problem not_downloaded(const HubName& name, const std::string& path);
+
+// Called after an attempt to download a model to `path` with its error, a line as of Problem.
+void set_not_downloaded(const std::string& path, const std::string& error);
 
 }  // namespace hawser

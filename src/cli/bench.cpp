@@ -190,7 +190,8 @@ void reject_both(const BenchStepOptions& options, const Recipe& recipe, Problems
 
 int bench_step(const BenchStepOptions& options) {
   Recipe base;
-  (options.model.ends_with(".json") ? base.model.config : base.model.path) = find_model(options.model);
+  (options.model.ends_with(".json") ? base.model.config : base.model.path) =
+      find_model(options.model, options.common, hub::Parts::all);
   base.data.sequence_length = options.sequence_length;
   base.train.steps = options.steps;
   base.run.threads = options.threads;

@@ -70,7 +70,7 @@ Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Pur
     override_recipe({}, with_models_found(common.overrides), /*keep_relative=*/false, problems);
     problems.throw_if_any();
   }
-  find_models(recipe);
+  find_models(recipe, common, purpose == Purpose::train ? hub::Parts::all : hub::Parts::configuration);
   lay_over(recipe, common, purpose != Purpose::plan, problems);
   return recipe;
 }

@@ -26,6 +26,7 @@ struct CommonOptions {
   std::optional<Bytes> memory, host_memory;
   std::optional<DeviceChoice> device;
   bool json = false;
+  bool offline = false;  // models by name are those of the cache
   // Wrong values of any options of the command, which it reports with its other problems, and the names of these
   // options ("--ranks"), which are as if not given. Checks of what depends on them are left out.
   Problems problems;
@@ -85,6 +86,13 @@ struct GenerateOptions {
   std::optional<std::int64_t> top_k;
   std::uint64_t seed = 0;
   std::vector<std::string> stops;
+};
+
+struct PullOptions {
+  CommonOptions common;
+  std::string name;  // ORG/NAME or ORG/NAME@REVISION
+  bool dataset = false;
+  std::vector<std::string> include;  // patterns of files
 };
 
 struct ExportOptions {
@@ -157,6 +165,7 @@ struct Commands {
   std::function<int(const EvalOptions&)> eval;
   std::function<int(const GenerateOptions&)> generate;
   std::function<int(const ExportOptions&)> export_model;
+  std::function<int(const PullOptions&)> pull;
   std::function<int(const InspectOptions&)> inspect;
   std::function<int(const RecipeInitOptions&)> recipe_init;
   std::function<int(const RecipeConvertOptions&)> recipe_convert;
@@ -176,6 +185,7 @@ int plan(const PlanOptions& options);
 int eval(const EvalOptions& options);
 int generate(const GenerateOptions& options);
 int export_model(const ExportOptions& options);
+int pull(const PullOptions& options);
 int inspect(const InspectOptions& options);
 int inspect_data(const InspectOptions& options);
 int recipe_init(const RecipeInitOptions& options);

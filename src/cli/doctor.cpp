@@ -34,6 +34,7 @@ int doctor(const DoctorOptions& options) {
       {"limits", checks::check_limits},
       {"clock", checks::check_clock},
       {"network", checks::check_network},
+      {"Hugging Face Hub", checks::check_hub},
       {"writing to " + options.output, [&](Findings& out) { checks::check_disk(options.output, out); }},
   };
   if (gpus) checks.push_back({"GPUs", [&](Findings& out) { checks::check_gpus(cuda, out); }});
@@ -68,7 +69,8 @@ void add_doctor(CLI::App& app, const Commands& commands, Chosen& chosen) {
       app,
       {.name = "doctor",
        .what = "check that this machine is ready for runs\n"
-               "Checks the build, the processor, memory, limits, the clock, the network, the disk, GPUs and MPI, for "
+               "Checks the build, the processor, memory, limits, the clock, the network, the settings of the Hub, the "
+               "disk, GPUs and MPI, for "
                "which it starts two ranks (or --ranks N); takes a few seconds. Prints a line for each check: ok, "
                "warning or problem, the value, its meaning, and below it what to do. Exits with 1 if there is a "
                "problem, else with 0. "

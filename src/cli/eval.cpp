@@ -87,7 +87,8 @@ void show_progress(evaluate::OpenEvaluation& input, ProgressLine& line) {
 int eval(const EvalOptions& options) {
   Problems of_layout;  // reported with those of model and data
   Recipe base;
-  base.model.path = chosen_checkpoint(find_model(options.model), options.best, of_layout);
+  base.model.path =
+      chosen_checkpoint(find_model(options.model, options.common, hub::Parts::all), options.best, of_layout);
   CommonOptions common = options.common;
   const Problems unused = take_unused_keys(
       common, "eval",

@@ -43,8 +43,8 @@ int export_model(const ExportOptions& options) {
   Problems problems = take_unused_keys(common, "export", {}, {{"precision.compute", "--dtype"}});
   recipe_without_file({}, common, /*runs=*/true, /*keep_relative=*/false, problems);  // for its problems
   const bool of_model = !options.model.empty();
-  const std::string source =
-      of_model ? find_model(options.model) : chosen_checkpoint(options.source, options.best, problems);
+  const std::string source = of_model ? find_model(options.model, options.common, hub::Parts::all)
+                                      : chosen_checkpoint(options.source, options.best, problems);
   problems.throw_if_any();
   const std::string better = better_than_last(source, options.best);
   if (!better.empty()) print("", better);

@@ -340,7 +340,8 @@ void warn(const OpenGeneration& input, const std::string& model, const GenerateO
 int generate(const GenerateOptions& options) {
   Problems problems;
   Recipe base;
-  base.model.path = chosen_checkpoint(find_model(options.model), options.best, problems);
+  base.model.path =
+      chosen_checkpoint(find_model(options.model, options.common, hub::Parts::all), options.best, problems);
   CommonOptions common = options.common;
   const Problems unused = take_unused_keys(
       common, "generate", {"precision.compute", "memory.", "run.", "adapter.base", "adapter.double_quantization"},

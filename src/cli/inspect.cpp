@@ -241,7 +241,7 @@ int inspect(const InspectOptions& options) {
     throw UserError(Problem{.what = data ? "inspect data: RECIPE is missing" : "inspect checkpoint: DIR is missing",
                             .hint = data ? "hawser inspect data RECIPE" : "hawser inspect checkpoint DIR"});
   }
-  const std::string path = find_model(named ? options.data : options.path);
+  const std::string path = find_model(named ? options.data : options.path, options.common, hub::Parts::all);
   if (const auto hub = hub_name_of(path); hub && !io::exists(path)) {
     throw UserError(not_downloaded(*hub, path));
   }

@@ -108,7 +108,7 @@ DataView open_view(const std::string& path, const InspectOptions& options) {
   std::string tokenizer;
   if (const auto prefix = prepare::token_prefix(path, "")) {
     view.prefix = *prefix;
-    tokenizer = find_model(options.tokenizer);
+    tokenizer = find_model(options.tokenizer, options.common, hub::Parts::configuration);
   } else {
     if (const auto prepared = prepare::prepared_folder(path)) throw UserError(*prepared);
     view.recipe = read_recipe_for(path, options.common, Purpose::prepare);
@@ -121,7 +121,8 @@ DataView open_view(const std::string& path, const InspectOptions& options) {
                               .expected = view.prefix.empty() ? "" : view.prefix + ".idx",
                               .hint = cat("hawser prepare ", path)});
     }
-    tokenizer = options.tokenizer.empty() ? job.tokenizer : find_model(options.tokenizer);
+    tokenizer = options.tokenizer.empty() ? job.tokenizer
+                                          : find_model(options.tokenizer, options.common, hub::Parts::configuration);
     view.seed = view.recipe->train.seed;
   }
   if (!tokenizer.empty()) view.tokenizer = text::load_tokenizer(tokenizer);

@@ -231,6 +231,9 @@ CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& 
   add_value("--device", "DEVICE", "device to run on: auto, cpu or cuda",
             [&common](const std::string& value) { common.device = device_choice_of(value); });
   set_completions(*app, "--device", {"auto", "cpu", "cuda"});
+  add_common(
+      app->add_flag("--offline", common.offline, "download no model that is named ORG/NAME: the cache must have it"),
+      "");
   add_common(app->add_flag("--json", common.json, text.json), "");
   return app;
 }

@@ -80,6 +80,7 @@ std::string help_text(const CLI::App& app, std::size_t width);
 // That of the user's terminal, at most 100 columns.
 std::size_t help_width();
 
+void add_pull(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_fit(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_prepare(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_plan(CLI::App& app, const Commands& commands, Chosen& chosen);

@@ -4,12 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/cat.h"
-#include "base/environment.h"
 #include "base/hub_name.h"
-#include "base/paths.h"
 #include "cli/exit.h"
+#include "cli/pull_progress.h"
 #include "config/config.h"
-#include "io/bounded_file.h"
+#include "hub/hub_settings.h"
 #include "io/files.h"
 #include "io/json.h"
 #include "launch/launcher_environment.h"
@@ -19,50 +18,82 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMaxRefBytes = 4096, kMaxRecipeBytes = 1 << 20;
+constexpr std::int64_t kMaxRecipeBytes = 1 << 20;
 
-std::string hub_cache() {
-  const auto below = [](const std::string& folder, const char* rest) {
-    return absolute_path(with_home(folder) + rest);
-  };
-  if (const auto cache = environment_variable("HF_HUB_CACHE"); !cache.empty()) return below(cache, "");
-  if (const auto home = environment_variable("HF_HOME"); !home.empty()) return below(home, "/hub");
-  const auto caches = environment_variable("XDG_CACHE_HOME");
-  return below(caches.empty() ? "~/.cache" : caches, "/huggingface/hub");
+// Where the cache has, or would have, the snapshot of a name.
+std::string place_of(const HubName& name) {
+  const hub::Repo repo{.name = name};
+  const hub::RepoCache cache(hub::cache_folder(), repo);
+  if (!io::exists(cache.folder()) && name.revision.empty()) return cache.folder();
+  return cache.snapshot(cache.commit_of(repo.revision()));
 }
 
-// The commit of a branch or tag; the revision itself if the cache has no such reference.
-std::string commit_of(const fs::path& model, const std::string& revision) {
-  const fs::path reference = model / "refs" / revision;
-  if (!io::is_file(reference.string())) return revision;
-  std::string commit = io::read_bounded(reference.string(), kMaxRefBytes);
-  commit.erase(commit.find_last_not_of(" \t\r\n") + 1);
-  return commit;
+// The name that the text is, and nothing here has.
+std::optional<HubName> name_of(const std::string& text, const std::string& folder) {
+  const auto name = parse_hub_name(text);
+  if (!name || text.ends_with(".json") || io::exists((fs::path(folder) / text).string())) return {};
+  // If ORG is a folder here, a name that the cache lacks is a mistyped path.
+  const bool is_path = io::exists((fs::path(folder) / text.substr(0, text.find('/'))).string());
+  if (is_path && !io::exists(hub::RepoCache(hub::cache_folder(), {.name = *name}).folder())) return {};
+  return name;
+}
+
+// The error of a pull for a name that may have been meant as a path.
+std::string of_path_or_name(const HubName& name, std::string error) {
+  const std::string before = name.text() + ": ";
+  for (const char* what : {"no such model", "the Hub cannot be reached"}) {
+    if (error.starts_with(before + what)) error.insert(before.size(), "no such folder, and ");
+  }
+  return error;
+}
+
+// Pulls what the cache lacks of a model, unless the user wants no requests. An error is reported by who reads the model.
+void pull_missing(const HubName& name, const CommonOptions& common, hub::Parts parts) {
+  const auto complete = [&] { return hub::has_parts(place_of(name), parts); };
+  // Ranks of the local launcher find what it has pulled.
+  if (complete() || common.offline || hub::is_offline() || launched_locally()) return;
+  try {
+    const hub::Repo repo{.name = name};
+    const hub::Settings settings = hub::read_settings();
+    const io::File lock = hub::RepoCache(settings.cache, repo).lock("pull");
+    if (complete()) return;
+    pull_and_show({.settings = settings, .repo = repo, .parts = parts});
+  } catch (const UserError& error) {
+    const std::string path = place_of(name);
+    if (io::exists(path)) {
+      print("warning: ", error.what());
+    } else {
+      set_not_downloaded(path, of_path_or_name(name, error.what()));
+    }
+  }
+}
+
+// Once in a run: the local launcher prints it for its ranks.
+void say(const HubName& name, const std::string& snapshot) {
+  if (launched_as().rank != 0 || launched_locally() || !io::exists(snapshot)) return;
+  print("", cat("model ", name.text(), ": ", snapshot));
+}
+
+// Without a pull.
+std::string in_cache(const std::string& text, const std::string& folder) {
+  const auto name = name_of(text, folder);
+  if (!name) return text;
+  const std::string place = place_of(*name);
+  say(*name, place);
+  return place;
 }
 
 }  // namespace
 
-std::string find_model(const std::string& text, const std::string& folder) {
-  const auto name = parse_hub_name(text);
-  if (!name || text.ends_with(".json") || io::exists((fs::path(folder) / text).string())) return text;
-  const fs::path model = fs::path(hub_cache()) / hub_folder(*name);
-  if (!io::exists(model.string())) {
-    // ORG is a folder here: the name is a mistyped path.
-    const bool is_path = io::exists((fs::path(folder) / text.substr(0, text.find('/'))).string());
-    return is_path ? text : name->revision.empty() ? model.string() : (model / "snapshots" / name->revision).string();
-  }
-  const fs::path snapshot = model / "snapshots" / commit_of(model, name->revision.empty() ? "main" : name->revision);
-  // Once in a run: the local launcher prints it for its ranks.
-  if (launched_as().rank == 0 && !launched_locally() && io::exists(snapshot.string())) {
-    print("", cat("model ", name->text(), ": ", snapshot.string()));
-  }
-  return snapshot.string();
+std::string find_model(const std::string& text, const CommonOptions& common, hub::Parts parts) {
+  if (const auto name = name_of(text, "")) pull_missing(*name, common, parts);
+  return in_cache(text, "");
 }
 
 namespace {
 
 std::string find_for_key(const std::string& key, const std::string& value, const std::string& folder) {
-  const std::string found = find_model(value, folder);
+  const std::string found = in_cache(value, folder);
   if (found == value || key == "model.path") return found;
   if (!io::exists(found)) return value;
   return key == "model.config" ? (fs::path(found) / "config.json").string() : found;
@@ -70,7 +101,15 @@ std::string find_for_key(const std::string& key, const std::string& value, const
 
 }  // namespace
 
-void find_models(Recipe& recipe) {
+void find_models(Recipe& recipe, const CommonOptions& common, hub::Parts parts) {
+  auto name = name_of(recipe.model.path, recipe.folder);
+  // with_models_found has replaced a name by a path of the cache.
+  if (!name && recipe.model.path.starts_with(hub::cache_folder() + "/")) name = hub_name_of(recipe.model.path);
+  if (name) {
+    const bool by_name = recipe.model.path == name->text();
+    pull_missing(*name, common, parts);
+    if (!by_name) recipe.model.path = place_of(*name);
+  }
   recipe.model.path = find_for_key("model.path", recipe.model.path, recipe.folder);
   recipe.model.config = find_for_key("model.config", recipe.model.config, recipe.folder);
   recipe.data.tokenizer = find_for_key("data.tokenizer", recipe.data.tokenizer, recipe.folder);

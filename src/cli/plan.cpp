@@ -324,7 +324,7 @@ int plan_several(const Subject& subject, const PlanOptions& options) {
 Recipe recipe_of_model(const PlanOptions& options, std::string& assumed, Problems& problems) {
   Recipe base;
   const bool config = options.model.ends_with(".json");
-  (config ? base.model.config : base.model.path) = find_model(options.model);
+  (config ? base.model.config : base.model.path) = find_model(options.model, options.common, hub::Parts::configuration);
   Recipe recipe = recipe_without_file(base, options.common, /*runs=*/false, /*keep_relative=*/false, problems);
   if (recipe.name.empty()) recipe.name = options.model;
   const auto assume = [&](const char* key, const std::string& value) {

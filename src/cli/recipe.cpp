@@ -58,7 +58,7 @@ std::vector<std::string> first_data(const std::vector<std::string>& named, bool 
 // The recipe from the command line: fine-tuning from a folder, random weights from a config.json. Without a model if
 // there is none.
 Recipe first_recipe(const RecipeInitOptions& options, bool stays, Problems& problems) {
-  const std::string model = find_model(options.model);
+  const std::string model = find_model(options.model, options.common, hub::Parts::all);
   const fs::path path = absolute_path(model);
   const bool folder = io::is_folder(path);
   const auto hub = hub_name_of(model);

@@ -52,7 +52,8 @@ std::string our_name(const std::string& word, const std::string& next) {
       {"init", "hawser recipe init"},  {"new", "hawser recipe init"}, {"evaluate", "hawser eval"},
       {"tokenize", "hawser prepare"},  {"sample", "hawser generate"}, {"chat", "hawser generate"},
       {"estimate", "hawser plan"},     {"check", "hawser doctor"},    {"benchmark", "hawser bench step"},
-      {"convert", "hawser export"},    {"show", "hawser inspect"}};
+      {"convert", "hawser export"},    {"download", "hawser pull"},   {"fetch", "hawser pull"},
+      {"show", "hawser inspect"}};
   if (word == "convert" && is_yaml_name(next)) return "hawser recipe convert " + next;
   for (const auto& [name, ours] : kNames) {
     if (word == name) return ours;
@@ -157,6 +158,7 @@ int run_line(int argc, const char* const* argv, const Commands& commands) {
       "  hawser plan recipe.yaml             # predict memory and time\n"
       "  hawser fit recipe.yaml              # train\n"
       "  hawser COMMAND --help               # options and examples of a command\n");
+  add_pull(app, commands, chosen);
   add_recipe(app, commands, chosen);
   add_prepare(app, commands, chosen);
   add_plan(app, commands, chosen);
@@ -208,6 +210,7 @@ Commands built_in_commands() {
           .eval = eval,
           .generate = generate,
           .export_model = export_model,
+          .pull = pull,
           .inspect = inspect,
           .recipe_init = recipe_init,
           .recipe_convert = recipe_convert,

@@ -35,7 +35,8 @@ Problems with_origins(const Recipe& recipe, const Problems& problems, const std:
   const auto hub = hub_name_of(path);
   Problems out;
   for (Problem problem : problems.all()) {
-    const bool of_path = !path.empty() && (problem.file == path || (hub && problem.file == hub->text()));
+    const bool of_path =
+        !path.empty() && (problem.file == path || (hub && (problem.file == hub->text() || problem.file == hub->model)));
     if (problem.at.empty() && of_path) problem.at = key;
     std::string named = problem.at.substr(0, problem.at.find('['));
     if (const auto dot = named.rfind('.'); find_key(named) == nullptr && dot != std::string::npos) {

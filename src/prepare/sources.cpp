@@ -409,10 +409,10 @@ std::optional<Problem> remote_place(const std::string& path, const std::string& 
     std::error_code error;
     const std::string name = hub_data_set(path, {fs::absolute(folder, error), fs::current_path(error)});
     if (name.empty()) return std::nullopt;
-    return Problem{.file = path,
-                   .what = "no such file",
-                   .hint = cat("if it is a data set of the Hub, hf download ", name,
-                               " --repo-type dataset --local-dir FOLDER, and that folder")};
+    return Problem{
+        .file = path,
+        .what = "no such file",
+        .hint = cat("if it is a data set of the Hub, hawser pull ", name, " --dataset, and the folder that it prints")};
   }
   const std::string scheme = path.substr(0, scheme_end), rest = path.substr(scheme_end + 3);
   std::string command = "a copy on this machine";
@@ -421,7 +421,7 @@ std::optional<Problem> remote_place(const std::string& path, const std::string& 
   if (scheme == "http" || scheme == "https") command = "curl -LO " + path + ", and the file";
   if (scheme == "hf") {
     const std::string name = rest.starts_with("datasets/") ? rest.substr(std::strlen("datasets/")) : rest;
-    command = "hf download " + name + " --repo-type dataset --local-dir FOLDER, and that folder";
+    command = "hawser pull " + name + " --dataset, and the folder that it prints";
   }
   return Problem{.file = path, .what = "not a local file: data are read from disks", .hint = command};
 }

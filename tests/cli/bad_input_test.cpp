@@ -168,13 +168,13 @@ TEST_F(BadInput, DataOfOtherKindsAreNamed) {
   };
   const std::string remote = "not a local file: data are read from disks at data.train[0], --set; try ";
   place("s3://b/d", remote + "aws s3 cp --recursive s3://b/d FOLDER, and that folder");
-  place("hf://datasets/o/n", remote + "hf download o/n --repo-type dataset --local-dir FOLDER, and that folder");
+  place("hf://datasets/o/n", remote + "hawser pull o/n --dataset, and the folder that it prints");
   const auto here = [&](const std::string& name) { return folder_.path(name); };
   rejected(
       "fit recipe.yaml --set data.train=org/name",
       {here("org/name") +
-       ": no such file at data.train[0], --set; try if it is a data set of the Hub, hf download org/name --repo-type "
-       "dataset --local-dir FOLDER, and that folder"});
+       ": no such file at data.train[0], --set; try if it is a data set of the Hub, hawser pull org/name --dataset, "
+       "and the folder that it prints"});
 }
 
 TEST_F(BadInput, Layout) {

@@ -69,7 +69,7 @@ TEST_F(Doctor, LooksAtThisMachineAndStartsRanks) {
   EXPECT_FALSE(ranks[0].starts_with("problem")) << ranks[0] << found.err;
   EXPECT_NE(ranks[0].find("2 ranks all-reduce 4 bytes in "), std::string::npos) << ranks[0];
   for (const char* check : {"build", "CPU", "cores", "memory", "swap", "open files", "locked memory", "/dev/shm",
-                            "clock", "network", "output folder", "CUDA"}) {
+                            "clock", "network", "Hub", "output folder", "CUDA"}) {
     EXPECT_EQ(found.of(check).size(), 1u) << check;
   }
   EXPECT_TRUE(fs::is_empty(folder_ / "out")) << "nothing is left";

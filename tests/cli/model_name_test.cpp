@@ -150,7 +150,7 @@ TEST_F(ModelName, NamesTheDownloadOfWhatIsMissing) {
   const std::string hub = fs::canonical(folder_.path()).string() + "/hub";
   const auto named = [&](const std::string& at) {
     return "hawser: org/none: no such folder, and no such model in the Hugging Face cache (expected " + hub +
-           "/models--org--none)" + at + "; try hf download org/none\n";
+           "/models--org--none)" + at + "; try hawser pull org/none\n";
   };
   const std::string none = named(""), in_recipe = named(" at model.path, line 1 of r.yaml");
   write("data.jsonl", testing::forty_documents());
@@ -165,15 +165,15 @@ TEST_F(ModelName, NamesTheDownloadOfWhatIsMissing) {
   misses("fit r.yaml", in_recipe + "hawser: gone.jsonl: no such file at data.train[0], line 2 of r.yaml\n");
   misses("eval --model org/none@v2 --data data.jsonl --sequence-length 8",
          "hawser: org/none@v2: no such folder, and no such model in the Hugging Face cache (expected " + hub +
-             "/models--org--none/snapshots/v2); try hf download org/none --revision v2\n");
+             "/models--org--none/snapshots/v2); try hawser pull org/none@v2\n");
 
   // Another revision, and snapshots without some of the files.
   download("hub", kFirst);
   misses("inspect org/tiny-1.0@v2",
          "hawser: org/tiny-1.0@v2: no such folder, and no such model in the Hugging Face cache (expected " + hub +
-             "/models--org--tiny-1.0/snapshots/v2); try hf download org/tiny-1.0 --revision v2\n");
+             "/models--org--tiny-1.0/snapshots/v2); try hawser pull org/tiny-1.0@v2\n");
   const std::string found = "hawser: model org/tiny-1.0: " + snapshot(kFirst) + "\n";
-  const std::string command = std::string("try hf download org/tiny-1.0 --revision ") + kFirst + "\n";
+  const std::string command = std::string("try hawser pull org/tiny-1.0@") + kFirst + "\n";
   const std::string generate = "generate --model org/tiny-1.0 --prompt-ids 1 --max-tokens 1";
   fs::remove(snapshot(kFirst) + "/model.safetensors");
   misses(generate, found + "hawser: " + snapshot(kFirst) +

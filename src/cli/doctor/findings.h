@@ -53,6 +53,7 @@ void check_limits(Findings& out);                               // descriptors, 
 void check_clock(Findings& out);                                // set correctly, synchronized
 void check_disk(const std::string& folder, Findings& out);      // writes, syncs and reads an unnamed file
 void check_network(Findings& out);                              // virtual interfaces
+void check_hub(Findings& out);                                  // server, token and cache of pulls
 void check_gpus(bool wanted, Findings& out);                    // driver, memory, links; `wanted`: none is a problem
 void check_ranks(const DoctorOptions& options, Findings& out);  // starts ranks and measures all-reduces
 

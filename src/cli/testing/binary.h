@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -57,6 +58,9 @@ inline std::string forty_documents() {
 
 class Binary : public ::testing::Test {
  protected:
+  // A name that looks like one of the Hub sends no request; tests of pulls set another value.
+  Binary() { ::setenv("HF_HUB_OFFLINE", "1", 1); }
+
   Ran hawser(const std::string& arguments) { return shell(std::string(testing::kHawser) + " " + arguments); }
 
   Ran shell(const std::string& command) {

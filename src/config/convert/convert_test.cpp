@@ -122,7 +122,7 @@ TEST_F(ConvertRecipe, PathsStayRelativeWhereTheRecipeIs) {
 TEST_F(ConvertRecipe, ModelsOfTheHubKeepTheirNames) {
   const Converted converted = convert("revision_of_model: abc\n", {.keep_relative = false});
   EXPECT_EQ(value(converted, "model.path"), "org/model@abc");
-  EXPECT_EQ(converted.downloads, std::vector<std::string>{"hf download org/model --revision abc"});
+  EXPECT_EQ(converted.downloads, std::vector<std::string>{"hawser pull org/model@abc"});
   folder_.write("model/config.json", "{}");
   const Converted folder = convert("base_model: " + folder_.path("model") + "\n");
   EXPECT_EQ(value(folder, "model.path"), folder_.path("model"));

@@ -48,7 +48,7 @@ void convert_model(Conversion& c, std::string_view revision, std::string_view fr
   if (hub && c.has(revision) && c.text(revision) != "main") path += "@" + c.text(revision);
   if (!hub && c.has(revision)) c.drop(revision, WhyDropped::not_needed, "the model is a folder");
   if (hub && c.text(revision) == "main") c.drop(revision, WhyDropped::automatic, "main is the default");
-  if (hub) c.download("hf download " + (c.has(revision) ? named + " --revision " + c.text(revision) : named));
+  if (hub) c.download("hawser pull " + (c.has(revision) ? named + "@" + c.text(revision) : named));
   if (!c.is_on(from_scratch)) {
     c.drop_if_off(from_scratch);
     return c.set("model.path", path, model);
