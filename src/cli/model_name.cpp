@@ -47,7 +47,7 @@ std::string of_path_or_name(const HubName& name, std::string error) {
   return error;
 }
 
-// Pulls what the cache lacks of a model, unless the user wants no requests. An error is reported by who reads the model.
+// Pulls what the cache lacks of a model, unless the user wants no requests. Who reads the model reports an error.
 void pull_missing(const HubName& name, const CommonOptions& common, hub::Parts parts) {
   const auto complete = [&] { return hub::has_parts(place_of(name), parts); };
   // Ranks of the local launcher find what it has pulled.

@@ -1,10 +1,11 @@
-// Models by name: ORG/NAME of the Hugging Face Hub, found in the hub's local cache, and pulled into it first (hub/pull.h)
-// if it lacks what a command needs.
+// Models by name: ORG/NAME of the Hugging Face Hub, found in the hub's local cache, and pulled into it first if it
+// lacks what a command needs (hub/pull.h).
 //
 // The rule for a model that a user names, on the command line or in a recipe:
 //   1. A path that exists is that path; relative paths start at `folder`.
 //   2. ORG/NAME[@REVISION] (base/hub_name.h) is the snapshot of that revision in the cache; without one, of main. The
-//      cache is that of hub/hub_settings.h. Nothing is pulled with --offline or HF_HUB_OFFLINE, and if ORG is a folder here.
+//      cache is that of hub/hub_settings.h. Nothing is pulled with --offline or HF_HUB_OFFLINE, or if ORG is a folder
+//      here.
 //   3. Any other text is a path; reading it reports that it does not exist.
 // The snapshot's folder contains the commit, and all that a run stores names it: a later main changes no run.
 //

@@ -98,7 +98,7 @@ std::vector<Key> make_schema() {
       text("name", HAWSER_FIELD(name), "the recipe's file name", "name of the run in reports"),
 
       path("model.path", HAWSER_FIELD(model.path), "",
-           "Hugging Face model folder, or ORG/NAME in the local cache; training starts from its weights"),
+           "Hugging Face model folder, or ORG/NAME of the Hub; training starts from its weights"),
       path("model.config", HAWSER_FIELD(model.config), "", "or a config.json; training starts from random weights"),
 
       example("[text/*.jsonl]",

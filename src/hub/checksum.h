@@ -3,7 +3,8 @@
 //   large files (LFS, Xet)   SHA-256 of the content, 64 hexadecimal digits
 //   other files              git's blob id, 40 digits: SHA-1 of "blob BYTES\0" and the content
 //
-// Sources: https://huggingface.co/docs/huggingface_hub/guides/manage-cache, https://git-scm.com/book/en/v2/Git-Internals-Git-Objects
+// Sources: https://huggingface.co/docs/huggingface_hub/guides/manage-cache,
+// https://git-scm.com/book/en/v2/Git-Internals-Git-Objects
 #pragma once
 
 #include <cstdint>

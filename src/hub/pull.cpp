@@ -4,6 +4,8 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -117,7 +119,10 @@ class Pull {
   explicit Pull(const PullRequest& request)
       : request_(request), cache_(request.settings.cache, request.repo), api_(request.settings, request.repo) {
     remote_ = api_.list();
-    for (const RemoteFile& file : remote_.files) names_.push_back(file.name);
+    for (const RemoteFile& file : remote_.files) {
+      names_.push_back(file.name);
+      by_name_.emplace(file.name, &file);
+    }
   }
 
   // None for a data set without files that are read.
@@ -137,7 +142,7 @@ class Pull {
   }
 
  private:
-  bool has(const char* name) const { return std::ranges::find(names_, name) != names_.end(); }
+  bool has(const char* name) const { return by_name_.contains(name); }
 
   void get_model() {
     std::vector<std::string> files = configuration_files(names_);
@@ -198,12 +203,13 @@ class Pull {
   }
 
   RemoteFile remote_file(const std::string& name) {
-    const auto found = std::ranges::find(remote_.files, name, &RemoteFile::name);
-    if (found == remote_.files.end()) {
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end()) {
       throw UserError(
           Problem{.file = request_.repo.name.text(), .what = "a file of the index is missing in the repo", .at = name});
     }
-    return found->etag.empty() ? api_.describe(remote_.commit, name) : *found;
+    const RemoteFile& file = *found->second;
+    return file.etag.empty() ? api_.describe(remote_.commit, name) : file;
   }
 
   void check_space(std::int64_t bytes) const {
@@ -241,6 +247,7 @@ class Pull {
   Api api_;
   RemoteRepo remote_;
   std::vector<std::string> names_;
+  std::map<std::string, const RemoteFile*> by_name_;
   Transferred transferred_;
   PullProgress progress_;
   std::vector<PulledFile> done_;

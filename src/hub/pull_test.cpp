@@ -285,6 +285,17 @@ TEST_F(Pull, SaysWhatARepoLacks) {
   EXPECT_EQ(transfers().size(), 0u);
 }
 
+TEST_F(Pull, ChecksTheSpaceFirst) {
+  server_.rules({{"claim", {{"model.safetensors", std::int64_t{1} << 60}}}});
+  const std::string error = error_of(request());
+  EXPECT_EQ(error.find(folder_.path("hub/models--org--tiny") +
+                       ": not enough space for the files of org/tiny (expected 1024.00 PiB, got "),
+            0u)
+      << error;
+  EXPECT_NE(error.find("; try HF_HUB_CACHE=FOLDER on another disk"), std::string::npos) << error;
+  EXPECT_EQ(server_.requests().size(), 1u);
+}
+
 TEST_F(Pull, SaysWhyTheHubRefuses) {
   const std::string at = server_.url();
   PullRequest none = request();

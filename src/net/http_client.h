@@ -2,12 +2,12 @@
 // created; a run without one does not need it.
 //
 //   HttpClient client({.stalled = std::chrono::seconds(30)});
-//   const HttpHead head = client.get({.url = url, .token = token}, [&](const HttpHead& answer, std::string_view bytes) {
-//     if (answer.status == 200) file.write(bytes);
+//   const HttpHead head = client.get({.url = url, .token = token}, [&](const HttpHead& answer, std::string_view part) {
+//     if (answer.status == 200) file.write(part);
 //   });
 //
-// Redirects are not followed: the caller decides what the next server is sent. HTTPS_PROXY, HTTP_PROXY and NO_PROXY name
-// proxies, SSL_CERT_FILE or CURL_CA_BUNDLE a file of certificates. A request without a complete response throws
+// Redirects are not followed: the caller decides what the next server is sent. HTTPS_PROXY, HTTP_PROXY and NO_PROXY
+// name proxies, SSL_CERT_FILE or CURL_CA_BUNDLE a file of certificates. A request without a complete response throws
 // NoAnswer; without libcurl, the constructor throws UserError.
 //
 // Source: https://curl.se/libcurl/c/

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -28,6 +29,7 @@ namespace hawser::hub {
 class HubServer {
  public:
   HubServer() {
+    ::setenv("no_proxy", "127.0.0.1", 1);
     const std::string program = cat(hawser::testing::kSourceFolder, "/src/hub/testing/hub_server.py");
     // It ends when this pipe is closed, also if the test crashes.
     pipe_ = ::popen(cat("exec python3 ", program, " ", folder_.path()).c_str(), "we");

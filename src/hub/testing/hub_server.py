@@ -18,6 +18,7 @@ ETag is a SHA-256. FOLDER/rules.json says what goes wrong; a list is used up fro
   no_range: true          Range is ignored
   no_blobs: true          lists have no sizes and ETags
   slow: SECONDS           before each content
+  claim: {FILE: BYTES}    size in lists
 
 Writes FOLDER/ports, "HUB OTHER", and FOLDER/requests, a JSON object a line. Ends when its standard input does.
 """
@@ -83,9 +84,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def answer(self, status, headers=(), body=b"", cut=None, stall=None):
         with LOCK, (FOLDER / "requests").open("a") as log:
             log.write(json.dumps({
-                "server": "hub" if self.of_hub else "other", "method": self.command, "path": self.path, "status": status,
-                "range": self.headers.get("Range"), "if_range": self.headers.get("If-Range"),
-                "authorization": self.headers.get("Authorization"), "agent": self.headers.get("User-Agent")}) + "\n")
+                "server": "hub" if self.of_hub else "other", "method": self.command, "path": self.path,
+                "status": status, "range": self.headers.get("Range"), "if_range": self.headers.get("If-Range"),
+                "authorization": self.headers.get("Authorization")}) + "\n")
         self.send_response(status)
         for name, value in headers:
             self.send_header(name, value)
@@ -125,8 +126,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if name in rules().get("renamed", {}):
             new = self.path.replace(name, rules()["renamed"][name], 1)
             return self.answer(307, [("Location", new)])
-        token, wanted = (self.headers.get("Authorization") or "").removeprefix("Bearer "), rules().get("token", "secret")
-        if token and token != wanted:
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        if token and token != rules().get("token", "secret"):
             return self.reject(401, "", "Invalid credentials in Authorization header")
         hidden = name in rules().get("private", []) and not token
         if hidden or not (FOLDER / kind / name).is_dir():
@@ -161,6 +162,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 entry.update(size=len(content), blobId=hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest())
                 if len(content) >= LARGE:
                     entry["lfs"] = {"sha256": etag_of(content), "size": len(content), "pointerSize": 130}
+            claimed = rules().get("claim", {}).get(name)
+            if claimed:
+                entry.update(size=claimed, lfs={"sha256": etag_of(content), "size": claimed})
             siblings.append(entry)
         body = json.dumps({"id": "org/name", "sha": commit_of(repo), "siblings": siblings}).encode()
         self.answer(200, [("Content-Type", "application/json")], body)
@@ -187,7 +191,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if len(content) < LARGE:
             return self.content(path, [*headers, ("ETag", '"%s"' % etag_of(content))])
         host = self.headers["Host"].split(":")[0]
-        where = "http://%s:%d/%s?Signature=x" % (host, OTHER.server_port, urllib.parse.quote(str(path.relative_to(FOLDER))))
+        file = urllib.parse.quote(str(path.relative_to(FOLDER)))
+        where = "http://%s:%d/%s?Signature=x" % (host, OTHER.server_port, file)
         self.answer(302, [*headers, ("Location", where)])
 
     def content(self, path, headers=()):
