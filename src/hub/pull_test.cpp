@@ -149,6 +149,14 @@ TEST_F(Pull, ContinuesABrokenTransfer) {
   EXPECT_LE(begin(2), 150'000u);
 }
 
+// As some proxies do: the length of the response is that of what they have.
+TEST_F(Pull, ContinuesAfterAShortResponse) {
+  server_.rules({{"short", {{"model.safetensors", {100'000}}}}});
+  EXPECT_EQ(read_file(pull(request()).folder + "/model.safetensors"), weights_);
+  ASSERT_EQ(transfers().size(), 2u);
+  EXPECT_EQ(transfers()[1]["range"], "bytes=100000-");
+}
+
 TEST_F(Pull, ContinuesWhatAnEarlierPullLeft) {
   const std::string blob = blob_of_weights();
   fs::rename(blob, blob + ".incomplete");

@@ -12,9 +12,10 @@ ETag is a SHA-256. FOLDER/rules.json says what goes wrong; a list is used up fro
   renamed: {OLD: NEW}     with a relative redirect
   api_status: [503, ...]  of lists of files
   status: {FILE: [500]}   of contents, before the others
-  cut: {FILE: [BYTES]}    the connection is reset after so many bytes of the response; null: not
-  stall: {FILE: [BYTES]}  nothing more is sent after so many bytes, for a minute
+  cut: {FILE: [BYTES]}    the connection is reset after that number of bytes; null: not
+  stall: {FILE: [BYTES]}  nothing is sent for a minute after that number of bytes
   corrupt: {FILE: [1]}    the last byte is wrong
+  short: {FILE: [BYTES]}  a complete response, of the first bytes alone
   no_range: true          Range is ignored
   no_blobs: true          lists have no sizes and ETags
   slow: SECONDS           before each content
@@ -206,6 +207,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             headers = [("ETag", etag)]
         if take("corrupt", path.name):
             content = content[:-1] + bytes([content[-1] ^ 1])
+        content = content[:take("short", path.name)]
         ends = {"cut": take("cut", path.name), "stall": take("stall", path.name)}
         wanted, condition = self.headers.get("Range"), self.headers.get("If-Range")
         if not wanted or rules().get("no_range") or (condition and condition != etag):
