@@ -55,7 +55,11 @@ void pull_missing(const HubName& name, const CommonOptions& common, hub::Parts p
   try {
     const hub::Repo repo{.name = name};
     const hub::Settings settings = hub::read_settings();
-    const io::File lock = hub::RepoCache(settings.cache, repo).lock("pull");
+    bool said = launched_as().rank != 0;
+    const io::File lock = hub::RepoCache(settings.cache, repo).lock("pull", [&] {
+      if (!said) print("", cat("another process pulls ", name.text(), ": waiting for it"));
+      said = true;
+    });
     if (complete()) return;
     pull_and_show({.settings = settings, .repo = repo, .parts = parts});
   } catch (const UserError& error) {

@@ -86,7 +86,7 @@ void RepoCache::set_reference(const std::string& revision, const std::string& co
   io::write_text_atomically(at.string(), commit);
 }
 
-io::File RepoCache::lock(const std::string& name) {
+io::File RepoCache::lock(const std::string& name, const std::function<void()>& waiting) {
   io::make_folders(locks_);
   const std::string path = cat(locks_, "/", name, ".lock");
   for (;;) {
@@ -94,7 +94,9 @@ io::File RepoCache::lock(const std::string& name) {
     const auto taken = file.try_lock();
     // A holder may remove the file when it is done: then the lock is one of a file without a name.
     if (taken == io::File::Lock::unsupported || (taken == io::File::Lock::taken && file.still_at(path))) return file;
-    if (taken == io::File::Lock::held_elsewhere) std::this_thread::sleep_for(100ms);
+    if (taken != io::File::Lock::held_elsewhere) continue;
+    waiting();
+    std::this_thread::sleep_for(100ms);
   }
 }
 

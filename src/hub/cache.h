@@ -10,6 +10,7 @@
 // The folder of a data set is datasets--ORG--NAME. Source: https://huggingface.co/docs/hub/local-cache
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,9 +56,9 @@ class RepoCache {
   // Stores the commit of a branch or tag; nothing for a revision that is a commit.
   void set_reference(const std::string& revision, const std::string& commit);
 
-  // The lock of a blob, or another of the repo; waits while another process has it. A file system without locks gives
-  // none: what two processes write then is the same.
-  io::File lock(const std::string& name);
+  // The lock of a blob, or another of the repo. While another process has it, calls `waiting` ten times a second, which
+  // may throw. A file system without locks gives none: what two processes write then is the same.
+  io::File lock(const std::string& name, const std::function<void()>& waiting);
 
  private:
   std::string folder_, locks_;

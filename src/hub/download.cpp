@@ -116,7 +116,9 @@ void transfer(Api& api, const std::string& commit, const RemoteFile& file, Incom
 
 bool download(Api& api, RepoCache& cache, const std::string& commit, const RemoteFile& file, Transferred& transferred,
               const std::atomic<bool>& cancelled) {
-  const io::File lock = cache.lock(file.etag);
+  const io::File lock = cache.lock(file.etag, [&] {
+    if (cancelled) throw Interrupted("cancelled");
+  });
   const std::string blob = cache.blob(file.etag), path = cache.incomplete(file.etag);
   if (io::is_file(blob)) {
     transferred.complete += file.bytes.value_or(0);

@@ -172,6 +172,17 @@ TEST_F(PullCommand, RanksOfAnotherLauncherPullOnce) {
   EXPECT_EQ(server_.requests("model.safetensors?").size(), 1u);
 }
 
+TEST_F(PullCommand, TwoCommandsPullOnce) {
+  server_.rules({{"slow", 1}});
+  const std::string generate = cat(testing::kHawser, " generate --model org/tiny --prompt to --max-tokens 2");
+  const Ran ran = shell(cat("HF_HUB_CACHE=hub HF_HUB_OFFLINE=0 HF_ENDPOINT=", server_.url(), " sh -c '", generate,
+                            " & ", generate, "; wait'"));
+  EXPECT_EQ(server_.requests("/api/").size(), 1u) << ran.err;
+  EXPECT_EQ(server_.requests("model.safetensors?").size(), 1u);
+  EXPECT_NE(ran.err.find("hawser: another process pulls org/tiny: waiting for it\n"), std::string::npos) << ran.err;
+  EXPECT_EQ(testing::lines_of(ran.out).size(), 2u) << ran.out << ran.err;
+}
+
 TEST_F(PullCommand, OfflineTheCacheIsAll) {
   const std::string missing =
       "hawser: org/tiny: no such folder, and no such model in the Hugging Face cache (expected " + hub_ +
