@@ -85,6 +85,7 @@ ProgramOutput output_of(const std::vector<std::string>& words, int seconds) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);  // it does not outlive an interrupted command
     if (getppid() != parent) _exit(1);
     const int nothing = open("/dev/null", O_RDWR);
+    if (nothing < 0) _exit(1);
     dup2(nothing, STDIN_FILENO);
     dup2(ends[1], STDOUT_FILENO);
     dup2(nothing, STDERR_FILENO);
