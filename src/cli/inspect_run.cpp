@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/text.h"
 #include "checkpoint/root.h"
@@ -18,6 +19,7 @@
 #include "io/json.h"
 #include "launch/launcher_environment.h"
 #include "models/linear_names.h"
+#include "optim/ema_optimizer.h"
 
 namespace hawser::cli {
 
@@ -26,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-const std::string kOptimizer = "optimizer/";  // prefix of the names of an optimizer's tensors
+const std::string kOptimizer = optim::kStatePrefix;
 
 // Scales of weights, and scales and histories of their inputs and gradients.
 bool is_of_fp8(const std::string& tensor) {
@@ -120,12 +122,19 @@ void list_tensors(const checkpoint::Checkpoint& checkpoint, Report& report) {
   struct Line {
     std::string name, shape;
     std::int64_t bytes = 0, boxes = 0, moments = 0;
+    bool averaged = false;
   };
   std::vector<std::pair<Line, std::string>> lines;
   std::size_t widest = 0, longest = 0;
   std::map<std::string, std::int64_t> moments;  // by tensor: the optimizer's, named optimizer/SLOT/TENSOR
+  std::set<std::string> averaged;               // tensors of which there is optimizer/ema/TENSOR
+  const std::string average = cat(kOptimizer, optim::kEmaSlot, "/");
   for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
     if (!tensor.name.starts_with(kOptimizer)) continue;
+    if (tensor.name.starts_with(average)) {
+      averaged.insert(tensor.name.substr(average.size()));
+      continue;
+    }
     ++moments[tensor.name.substr(tensor.name.find('/', kOptimizer.size()) + 1)];
   }
   Json& list = report.json["tensor_list"] = Json::array();
@@ -143,6 +152,7 @@ void list_tensors(const checkpoint::Checkpoint& checkpoint, Report& report) {
               .bytes = bytes,
               .boxes = static_cast<std::int64_t>(tensor.boxes.size())};
     line.moments = moments[tensor.name];
+    line.averaged = averaged.contains(tensor.name);
     widest = std::max(widest, line.name.size());
     longest = std::max(longest, line.shape.size());
     lines.emplace_back(std::move(line), "");
@@ -150,9 +160,10 @@ void list_tensors(const checkpoint::Checkpoint& checkpoint, Report& report) {
   for (auto& [line, ignored] : lines) {
     line.name.resize(widest + 2, ' ');
     line.shape.resize(longest + 2, ' ');
-    report.text += cat("    ", line.name, line.shape, with_unit(line.bytes), " in ", line.boxes,
-                       line.boxes == 1 ? " box" : " boxes",
-                       line.moments > 0 ? ", and " + plural(line.moments, "moment") : "", "\n");
+    report.text +=
+        cat("    ", line.name, line.shape, with_unit(line.bytes), " in ", line.boxes,
+            line.boxes == 1 ? " box" : " boxes", line.moments > 0 ? ", and " + plural(line.moments, "moment") : "",
+            line.averaged ? ", and its average" : "", "\n");
   }
 }
 

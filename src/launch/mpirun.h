@@ -8,7 +8,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "base/error.h"
 
@@ -28,11 +27,5 @@ Mpirun find_mpirun();
 
 // That a process for it could not be created, for this errno.
 UserError cannot_start_mpirun(int error);
-
-struct ProgramOutput {
-  std::string text;  // standard output; "" if the program fails or takes longer than its time
-  int error = 0;     // not 0: errno of a program that could not be started
-};
-ProgramOutput output_of(const std::vector<std::string>& words, int seconds);
 
 }  // namespace hawser

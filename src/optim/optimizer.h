@@ -28,7 +28,7 @@ constexpr int kGroups = 16;
 // Values that an optimizer keeps of its own from step to step.
 constexpr std::int64_t kKeptScalars = 4;
 
-inline constexpr const char* kStatePrefix = "optimizer/";
+inline constexpr const char* kStatePrefix = "optimizer/";  // of the names of StateSlot in checkpoints
 
 // A part of the state of a flat, zero at first. Checkpoints store it as "optimizer/NAME/TENSOR" (nn/granularity.h), so
 // that any mesh loads what another saved.
@@ -103,7 +103,7 @@ struct FlatUpdate {
   // on every mesh. `step`, int32 [1]: number of the step in the run.
   std::uint64_t seed = 0;
   TensorView step;
-  TensorView updates;  // Prepare::step
+  TensorView updates;  // int32 [1]: Prepare::step
   Exchanged received;  // what the phase before exchanged: sums; the flat gathered, or the shard scattered
   Exchanged sent;      // to be written: sums; the shard to gather, or the flat to scatter
   // Scratch for this call, in the planned arena. One rank plans for all of its pipeline stage: each asks for the same

@@ -126,6 +126,7 @@ TEST_F(OptimizerCommands, AverageTheWeights) {
     if (std::string(keys).find("fp8") == std::string::npos) EXPECT_NEAR(loss("exported"), average, 1e-6);
   }
   EXPECT_NE(hawser("inspect run").out.find(", average of the weights with decay 0.5"), std::string::npos);
+  EXPECT_NE(hawser("inspect run/checkpoints/step-00000004").out.find(", and its average"), std::string::npos);
   EXPECT_EQ(hawser("generate --model run --ema --prompt a --max-tokens 2").code, 0);
   EXPECT_EQ(bytes_of("optimizer.ema=0.5", "optimizer state"), 1.5 * bytes_of("", "optimizer state"));
 }

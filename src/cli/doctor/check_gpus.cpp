@@ -11,7 +11,7 @@
 #include "comm/nccl/nccl_version.h"
 #include "device/cuda/links.h"
 #include "device/device.h"
-#include "launch/mpirun.h"
+#include "launch/program_output.h"
 
 namespace hawser::cli::checks {
 namespace {

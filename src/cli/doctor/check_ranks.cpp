@@ -136,10 +136,8 @@ void check_ranks(const DoctorOptions& options, Findings& out) {
   try {
     mpirun = find_mpirun();
   } catch (const UserError& error) {
-    const std::string line = error.what(), mark = "; try ";
-    const std::size_t hint = line.find(mark);
-    return out.problem("MPI", line.substr(0, hint), "runs of more than one rank cannot be started here",
-                       line.substr(hint + mark.size()));
+    return out.problem("MPI", error.what(), "runs of more than one rank cannot be started here",
+                       "Open MPI 4.1 or 5, with its mpirun first in PATH");
   }
   out.ok("MPI", cat("Open MPI ", mpirun.version, ", ", mpirun.path), "starts the ranks of a run");
 
