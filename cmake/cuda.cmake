@@ -1,5 +1,31 @@
-# The cuda device: code for compute capability 9.0 only (H100, H200), C++20 in kernels too. Needs the CUDA toolkit and
-# cuDNN, no GPU. Links the runtime but not the driver (libcuda), so that the binary starts without a driver.
+# The cuda device, C++20 in kernels too. Needs the CUDA toolkit and cuDNN, no GPU. Links the runtime but not the driver
+# (libcuda), so that the binary starts without a driver.
+#
+# HAWSER_CUDA_ARCHITECTURES: the compute capabilities that get kernels, as in "80;90", or "all" that Hawser knows. By
+# default those of this machine's GPUs, or 90 (H100, H200) without any. 90 is built as 90a, with Hopper's tensor cores.
+set(HAWSER_CUDA_ALL 80 86 89 90a 100 120)
+set(HAWSER_CUDA_ARCHITECTURES "" CACHE STRING "Compute capabilities that get kernels, as in 80;90, or all")
+set(HAWSER_CUDA_LIST ${HAWSER_CUDA_ARCHITECTURES})
+if(HAWSER_CUDA_LIST STREQUAL "all")
+  set(HAWSER_CUDA_LIST ${HAWSER_CUDA_ALL})
+elseif(NOT HAWSER_CUDA_LIST)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                  OUTPUT_VARIABLE HAWSER_CUDA_LIST OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]" HAWSER_CUDA_LIST "${HAWSER_CUDA_LIST}")
+  list(TRANSFORM HAWSER_CUDA_LIST REPLACE "\\." "")
+  list(FILTER HAWSER_CUDA_LIST EXCLUDE REGEX "^[1-7].$")
+  if(NOT HAWSER_CUDA_LIST)
+    set(HAWSER_CUDA_LIST 90a)
+  endif()
+endif()
+list(TRANSFORM HAWSER_CUDA_LIST REPLACE "^90$" "90a")
+list(REMOVE_DUPLICATES HAWSER_CUDA_LIST)
+foreach(architecture ${HAWSER_CUDA_LIST})
+  if(NOT architecture MATCHES "^(8|9|10|11|12)[0-9]a?$")
+    message(FATAL_ERROR "HAWSER_CUDA_ARCHITECTURES: ${architecture} is none; all, or a list of those from 80 on, as in 80;90")
+  endif()
+endforeach()
+message(STATUS "Kernels for compute capabilities ${HAWSER_CUDA_LIST}")
 find_program(HAWSER_NVCC nvcc HINTS /usr/local/cuda/bin)
 if(NOT HAWSER_NVCC AND NOT CMAKE_CUDA_COMPILER)
   message(FATAL_ERROR "nvcc was not found: install the CUDA toolkit 13.0, or set CMAKE_CUDA_COMPILER")
@@ -7,7 +33,7 @@ endif()
 if(NOT CMAKE_CUDA_COMPILER)
   set(CMAKE_CUDA_COMPILER ${HAWSER_NVCC})
 endif()
-set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+list(TRANSFORM HAWSER_CUDA_LIST APPEND "-real" OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${HAWSER_COMPILER_LAUNCHER})

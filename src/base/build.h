@@ -8,9 +8,11 @@ namespace hawser {
 
 struct Build {
   const char* version;
-  const char* type;          // of CMake: "RelWithDebInfo" or "Release"
-  bool cuda;                 // has the cuda device
-  const char* cuda_version;  // of the CUDA toolkit, such as "13.0.48"; "" without the cuda device
+  const char* type;  // of CMake: "RelWithDebInfo" or "Release"
+  bool cuda;         // has the cuda device
+  // "" without the cuda device:
+  const char* cuda_version;        // of the CUDA toolkit, such as "13.0.48"
+  const char* cuda_architectures;  // for which there are kernels (HAWSER_CUDA_ARCHITECTURES), such as "80 90a"
 };
 
 const Build& build();

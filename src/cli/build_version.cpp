@@ -2,12 +2,13 @@
 
 #include "base/build.h"
 #include "base/cat.h"
+#include "device/gpus.h"
 #include "ops/cpu/levels.h"
 
 namespace hawser::cli {
 
 std::string devices_text() {
-  return build().cuda ? "cpu and cuda (H100, H200)" : "cpu";
+  return build().cuda ? cat("cpu and cuda (", architectures_text(build().cuda_architectures), ")") : "cpu";
 }
 
 std::string version_text() {

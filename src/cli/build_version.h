@@ -5,7 +5,7 @@
 
 namespace hawser::cli {
 
-// "cpu" or "cpu and cuda (H100, H200)".
+// "cpu" or "cpu and cuda (compute capability 8.0 and 9.0)".
 std::string devices_text();
 
 // Three lines: the version, the build, the devices.

@@ -168,6 +168,7 @@ struct CudaInfo {
   int devices = 0;            // number of GPUs that this process can use
   std::vector<int> ordinals;  // theirs in CUDA's order, which also counts GPUs that this build does not support
   std::string name;           // of the first one
+  int capability = 0;         // the lowest compute capability among them, as in 90 for 9.0
   std::string problem;        // why no GPU can be used, for an error message; empty if one can
   std::string unused;         // names GPUs of this machine that this build cannot use, and says why; empty if none
 };

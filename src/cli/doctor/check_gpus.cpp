@@ -97,9 +97,9 @@ void check_links(const CudaInfo& info, const cuda::GpuLinks& links, Findings& ou
 
 // What to do if no GPU can be used; `listed`: nvidia-smi lists some.
 std::string advice(const CudaInfo& info, bool listed) {
-  if (!build().cuda) return "for H100 and H200: cmake --preset cuda && cmake --build --preset cuda";
+  if (!build().cuda) return "for NVIDIA GPUs: cmake --preset cuda && cmake --build --preset cuda";
   if (listed && info.unused.empty()) return "install a driver for CUDA 13 (580 or newer), or --device cpu";
-  return "use a machine with H100 or H200, or --device cpu";
+  return "use another GPU, or --device cpu";
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/build.h"
+#include "base/environment.h"
 #include "base/units.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/native.h"
@@ -55,6 +57,7 @@ std::string describe(const volatile CudaFault& fault) {
 struct Shared {
   int ordinal = 0;
   int sm_count = 0;
+  KernelLimits limits;
   std::atomic<std::int64_t> allocations = 0;
   CudaCache cache;
   std::mutex mutex;
@@ -107,6 +110,7 @@ class CudaStream : public Stream {
                .cache = &shared_->cache,
                .ordinal = shared_->ordinal,
                .sm_count = shared_->sm_count,
+               .limits = shared_->limits,
                .scratch = [this] {
                  if (scratch_.data() == nullptr) scratch_ = Arena(device_, kCudaScratchBytes);
                  return scratch_.data();
@@ -241,7 +245,17 @@ class CudaDevice : public Device {
   explicit CudaDevice(int ordinal) : shared_(std::make_shared<Shared>()) {
     shared_->ordinal = ordinal;
     HAWSER_CUDA_CHECK(cudaSetDevice(ordinal));
-    HAWSER_CUDA_CHECK(cudaDeviceGetAttribute(&shared_->sm_count, cudaDevAttrMultiProcessorCount, ordinal));
+    const auto attribute = [&](cudaDeviceAttr which) {
+      int value = 0;
+      HAWSER_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, ordinal));
+      return value;
+    };
+    shared_->sm_count = attribute(cudaDevAttrMultiProcessorCount);
+    shared_->limits = limits_as(
+        {.capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor),
+         .block_shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
+         .sm_shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor)},
+        environment_variable(kCapabilityVariable));
   }
   DeviceKind kind() const override { return DeviceKind::cuda; }
 
@@ -335,9 +349,9 @@ CudaInfo cuda_info() {
   for (int i = 0; i < info.devices; ++i) {
     cudaDeviceProp properties{};
     HAWSER_CUDA_CHECK(cudaGetDeviceProperties(&properties, i));
-    gpus.push_back({properties.name, properties.major, properties.minor});
+    gpus.push_back({properties.name, 10 * properties.major + properties.minor});
   }
-  return supported_gpus(gpus);
+  return supported_gpus(gpus, build().cuda_architectures);
 }
 
 std::unique_ptr<Device> make_cuda_device(int index) {

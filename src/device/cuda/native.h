@@ -9,6 +9,7 @@
 #include <typeindex>
 
 #include "base/error.h"
+#include "device/gpus.h"
 
 namespace hawser {
 
@@ -63,6 +64,7 @@ struct CudaNative {
   CudaCache* cache = nullptr;
   int ordinal = 0;
   int sm_count = 0;
+  KernelLimits limits;
   std::function<std::byte*()> scratch;  // kCudaScratchBytes, aligned to 256
 };
 

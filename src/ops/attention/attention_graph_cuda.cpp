@@ -9,6 +9,7 @@
 
 #include "base/cat.h"
 #include "base/error.h"
+#include "device/cuda/cuda_check.h"
 
 namespace hawser::ops::cuda {
 
@@ -52,11 +53,12 @@ enum Uid : std::int64_t {
 class Builder {
  public:
   // right_bound: a window without a causal mask gets a bound on the right that masks nothing.
-  explicit Builder(const AttentionGraph& a, bool right_bound = false) : a_(a), right_bound_(right_bound) {
+  // sm_version: the GPU's compute capability, as in 90.
+  Builder(const AttentionGraph& a, int sm_version, bool right_bound) : a_(a), right_bound_(right_bound) {
     graph_->set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT)
-        .set_sm_version(90);  // the binary's compute capability; nodes copy it when they are added
+        .set_sm_version(sm_version);  // nodes copy it when they are added
   }
 
   std::shared_ptr<fe::graph::Graph> build() {
@@ -166,9 +168,32 @@ struct Plan {
   std::string rejected;
 };
 
+// In the per-device cache.
+struct Cudnn {
+  cudnnHandle_t handle = nullptr;
+  int sm_version = 0;
+  std::mutex mutex;
+  std::map<AttentionGraph, Plan> plans;
+
+  Cudnn() {
+    HAWSER_CHECK(cudnnGetVersion() >= kMinVersion, "cuDNN ", cudnnGetVersion(), " is loaded, expected ", kMinVersion,
+                 " or later; put the folder of a newer libcudnn.so.9 first in LD_LIBRARY_PATH");
+    HAWSER_CUDNN_CHECK(cudnnCreate(&handle));
+    int device = 0, major = 0, minor = 0;
+    HAWSER_CUDA_CHECK(cudaGetDevice(&device));
+    HAWSER_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    HAWSER_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+    sm_version = 10 * major + minor;
+  }
+  Cudnn(const Cudnn&) = delete;
+  Cudnn& operator=(const Cudnn&) = delete;
+  ~Cudnn() { cudnnDestroy(handle); }
+};
+
 // Builds the plan. Returns the reason if there is none, otherwise an empty string.
-std::string make(Plan& plan, const AttentionGraph& a, cudnnHandle_t handle, bool right_bound) {
-  const auto graph = Builder(a, right_bound).build();
+std::string make(Plan& plan, const AttentionGraph& a, const Cudnn& cudnn, bool right_bound) {
+  const cudnnHandle_t handle = cudnn.handle;
+  const auto graph = Builder(a, cudnn.sm_version, right_bound).build();
   const std::pair<const char*, std::function<fe::error_t()>> steps[] = {
       {"validation", [&] { return graph->validate(); }},
       {"graph", [&] { return graph->build_operation_graph(handle); }},
@@ -184,31 +209,11 @@ std::string make(Plan& plan, const AttentionGraph& a, cudnnHandle_t handle, bool
   return "";
 }
 
-// In the per-device cache.
-struct Cudnn {
-  cudnnHandle_t handle = nullptr;
-  std::mutex mutex;
-  std::map<AttentionGraph, Plan> plans;
-
-  Cudnn() {
-    HAWSER_CHECK(cudnnGetVersion() >= kMinVersion, "cuDNN ", cudnnGetVersion(), " is loaded, expected ", kMinVersion,
-                 " or later; put the folder of a newer libcudnn.so.9 first in LD_LIBRARY_PATH");
-    HAWSER_CUDNN_CHECK(cudnnCreate(&handle));
-  }
-  Cudnn(const Cudnn&) = delete;
-  Cudnn& operator=(const Cudnn&) = delete;
-  ~Cudnn() { cudnnDestroy(handle); }
-};
-
-}  // namespace
-
-namespace {
-
 Plan& plan_of(Cudnn& cudnn, const AttentionGraph& a) {
   Plan& plan = cudnn.plans[a];
   if (plan.graph != nullptr || !plan.rejected.empty()) return plan;
-  plan.rejected = make(plan, a, cudnn.handle, false);
-  if (!plan.rejected.empty() && a.window > 0 && !a.causal && make(plan, a, cudnn.handle, true).empty()) {
+  plan.rejected = make(plan, a, cudnn, false);
+  if (!plan.rejected.empty() && a.window > 0 && !a.causal && make(plan, a, cudnn, true).empty()) {
     plan.rejected.clear();
   }
   return plan;

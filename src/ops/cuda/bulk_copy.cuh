@@ -6,9 +6,17 @@
 // 1 at the second, 0 again. Addresses and sizes are multiples of 16. Memory that threads have read may be overwritten
 // by a copy only after a barrier of the block; memory that they have written, only if each has called fence_written()
 // before that barrier.
+//
+// Needs compute capability 9.0. Kernels that use it compile for earlier GPUs, too, but trap there.
 #pragma once
 
 #include <cstdint>
+
+#if __CUDA_ARCH__ >= 900
+#define HAWSER_HOPPER_ASM(...) asm volatile(__VA_ARGS__)
+#else
+#define HAWSER_HOPPER_ASM(...) __trap()
+#endif
 
 namespace hawser::ops::cuda {
 
@@ -18,24 +26,26 @@ struct CopyBarrier {
   __device__ __forceinline__ unsigned address() const {
     return static_cast<unsigned>(__cvta_generic_to_shared(&state));
   }
-  __device__ __forceinline__ void make() { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address())); }
+  __device__ __forceinline__ void make() {
+    HAWSER_HOPPER_ASM("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address()));
+  }
   static __device__ __forceinline__ void fence_made() {
-    asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
+    HAWSER_HOPPER_ASM("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
   }
   static __device__ __forceinline__ void fence_written() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    HAWSER_HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory");
   }
   __device__ __forceinline__ void expect(unsigned bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
+    HAWSER_HOPPER_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
   }
   __device__ __forceinline__ void copy(void* to, const void* from, unsigned bytes) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     static_cast<unsigned>(__cvta_generic_to_shared(to))),
-                 "l"(from), "r"(bytes), "r"(address())
-                 : "memory");
+    HAWSER_HOPPER_ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                          static_cast<unsigned>(__cvta_generic_to_shared(to))),
+                      "l"(from), "r"(bytes), "r"(address())
+                      : "memory");
   }
   __device__ __forceinline__ void wait(unsigned phase) {
-    asm volatile(
+    HAWSER_HOPPER_ASM(
         "{\n\t.reg .pred done;\n"
         "again:\n\t"
         "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
@@ -46,3 +56,5 @@ struct CopyBarrier {
 };
 
 }  // namespace hawser::ops::cuda
+
+#undef HAWSER_HOPPER_ASM

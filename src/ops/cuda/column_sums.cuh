@@ -11,7 +11,9 @@ template <class Out>
 __global__ void __launch_bounds__(1024)
     sum_partials_kernel(const float* partial, int blocks, std::int64_t stride, Out* out, bool accumulate,
                         std::int64_t columns, const float* scale) {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");  // waits for the preceding kernel and its writes
+#endif
   __shared__ float sums[32][33];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * 32 + lane;
@@ -30,8 +32,8 @@ __global__ void __launch_bounds__(1024)
   out[mine] = from_float<Out>(accumulate ? to_float(out[mine]) + sum : sum);
 }
 
-// Must be launched directly after the kernel that writes `partial`; starts up while that kernel finishes (programmatic
-// dependent launch).
+// Must be launched directly after the kernel that writes `partial`. From compute capability 9.0 on, it starts up while
+// that kernel finishes (programmatic dependent launch).
 inline void sum_partials(const CudaNative& native, const float* partial, int blocks, std::int64_t stride,
                          const TensorView& out, bool accumulate, std::int64_t columns, const TensorView& scale = {}) {
   dispatch_device_float(out.dtype(), [&](auto tag) {
@@ -44,7 +46,7 @@ inline void sum_partials(const CudaNative& native, const float* partial, int blo
     config.blockDim = dim3(1024);
     config.stream = stream_of(native);
     config.attrs = &early;
-    config.numAttrs = 1;
+    config.numAttrs = native.limits.capability >= 90 ? 1 : 0;
     HAWSER_CUDA_CHECK(cudaLaunchKernelEx(&config, sum_partials_kernel<Out>, partial, blocks, stride,
                                          reinterpret_cast<Out*>(out.raw()), accumulate, columns,
                                          reinterpret_cast<const float*>(scale.raw())));

@@ -56,6 +56,19 @@ class Scratch {
   std::byte* end_;
 };
 
+// Lets blocks of `kernel` have `bytes` of dynamic shared memory; without a call they have 48 KiB at most. InternalError
+// if the GPU has less: a kernel for it must take less.
+template <class Kernel>
+void allow_shared_memory(const CudaNative& native, Kernel kernel, std::int64_t bytes) {
+  cudaFuncAttributes attributes{};
+  HAWSER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+  const std::int64_t all = bytes + static_cast<std::int64_t>(attributes.sharedSizeBytes);
+  HAWSER_CHECK(all <= native.limits.block_shared_bytes, "a block of a kernel takes ", all,
+               " bytes of shared memory, compute capability ", capability_text(native.limits.capability), " has ",
+               native.limits.block_shared_bytes);
+  HAWSER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+}
+
 // ---- views as rows ----
 
 template <class T>

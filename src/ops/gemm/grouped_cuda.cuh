@@ -33,9 +33,15 @@ __device__ __forceinline__ bool check_offset(CudaFault* fault, std::int32_t valu
   return good;
 }
 
-// bf16 operands; rows of all tensors start at multiples of 16 bytes and no dim is 0.
-void multiply_on_tensor_cores(const CudaNative& native, const GroupedProblem& problem);
+// On tensor cores of compute capability 9.0. bf16 operands; rows of all tensors start at multiples of 16 bytes and no
+// dim is 0.
+void multiply_on_hopper(const CudaNative& native, const GroupedProblem& problem);
 // The same of FP8: A E4M3, or E5M2, which it always is if not by_rows; B E4M3.
-void multiply_fp8_on_tensor_cores(const CudaNative& native, const GroupedProblem& problem);
+void multiply_fp8_on_hopper(const CudaNative& native, const GroupedProblem& problem);
+
+// The same on any tensor cores from compute capability 8.0 on, of FP8 from 8.9 on (mma instructions). n is a multiple of
+// 8; bf16: so is k if by_rows, and otherwise m.
+void multiply_with_mma(const CudaNative& native, const GroupedProblem& problem);
+void multiply_fp8_with_mma(const CudaNative& native, const GroupedProblem& problem);
 
 }  // namespace hawser::ops::cuda

@@ -3,7 +3,7 @@
 
 namespace hawser::ops::cuda {
 
-void multiply_on_tensor_cores(const CudaNative& native, const GroupedProblem& p) {
+void multiply_on_hopper(const CudaNative& native, const GroupedProblem& p) {
   using cutlass::layout::ColumnMajor;
   using cutlass::layout::RowMajor;
   using In = cutlass::bfloat16_t;

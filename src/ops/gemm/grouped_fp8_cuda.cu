@@ -3,7 +3,7 @@
 
 namespace hawser::ops::cuda {
 
-void multiply_fp8_on_tensor_cores(const CudaNative& native, const GroupedProblem& p) {
+void multiply_fp8_on_hopper(const CudaNative& native, const GroupedProblem& p) {
   using cutlass::layout::ColumnMajor;
   using cutlass::layout::RowMajor;
   using E4M3 = cutlass::float_e4m3_t;

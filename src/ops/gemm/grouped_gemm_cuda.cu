@@ -66,14 +66,17 @@ void multiply(const CudaNative& native, const GroupedProblem& p) {
   for (const std::int64_t size : {p.m, p.n, p.k, p.rows, p.groups}) {
     HAWSER_CHECK(size <= std::numeric_limits<std::int32_t>::max(), "grouped_gemm: a dim of ", size);
   }
+  const bool hopper = native.limits.capability == 90;
   if (is_fp8(p.in)) {
-    if (p.m > 0) multiply_fp8_on_tensor_cores(native, p);
+    if (p.m > 0) hopper ? multiply_fp8_on_hopper(native, p) : multiply_fp8_with_mma(native, p);
     return;
   }
   const bool tensor_cores = p.in == DType::bf16 && (p.out == DType::bf16 || !p.by_rows) && p.m > 0 && p.n > 0 &&
                             p.k > 0 && rows_aligned(p.a, p.lda, p.in) && rows_aligned(p.b, p.ldb, p.in) &&
                             rows_aligned(p.c, p.ldc, p.out);
-  tensor_cores ? multiply_on_tensor_cores(native, p) : multiply_simply(native, p);
+  if (tensor_cores && hopper) return multiply_on_hopper(native, p);
+  const bool whole = p.n % 8 == 0 && (p.by_rows ? p.k : p.m) % 8 == 0;
+  tensor_cores&& whole ? multiply_with_mma(native, p) : multiply_simply(native, p);
 }
 
 const float* floats(const TensorView& scale) {

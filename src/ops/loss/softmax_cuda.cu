@@ -78,6 +78,7 @@ constexpr bool kPlain = std::is_same_v<Form, PlainLogits>;
 // Limits: clusters and bulk copies need compute capability 9.0; strides above 147,456 leave space for fewer blocks.
 template <class Act, bool Gradients, class Form>
 __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call, Form form) {
+#if __CUDA_ARCH__ >= 900
   extern __shared__ float4 memory[];
   __shared__ CopyBarrier full[kPieces];
   __shared__ float warps[2][32];
@@ -202,13 +203,95 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call, Form fo
     }
     cluster.barrier_wait(std::move(token));
   }
+#else
+  __trap();
+#endif
+}
+
+// One block for each row, which it reads twice: for the maximum and the sum of exponentials together, and for the
+// gradients. A row of 128,256 logits is in the L2 cache then. Gradients in bf16 take the upper half of the row's bytes:
+// that of logit i lies at or above i, so the block goes down from the last column, and reads a step's logits before it
+// writes their gradients.
+// The stride alone fixes the elements of each thread and the order of sums.
+template <class Act, bool Gradients, class Form>
+__global__ void __launch_bounds__(kThreads) softmax_any_kernel(SoftmaxRows a, CudaFault* fault, Form form) {
+  __shared__ float warps[2][32];
+  for (std::int64_t t = blockIdx.x; t < a.rows; t += gridDim.x) {
+    const std::int32_t label = a.labels[t];
+    const bool counts = label >= 0 && in_range(fault, CudaFault::cross_entropy, label, a.first_token + t, a.vocabulary);
+    float* const row = a.logits + t * a.stride;
+    const float target = counts ? form(row[label], label) : 0;
+    // Padding, from column `vocabulary` on, counts as -inf.
+    const auto read = [&](std::int64_t i) {
+      Vec<float, kVector> x = load<kVector>(row + i);
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) x.v[e] = i + e < a.vocabulary ? x.v[e] : -INFINITY;
+      return x;
+    };
+    const auto formed = [&](const Vec<float, kVector>& x, std::int64_t i) {
+      Vec<float, kVector> z = x;
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) {
+        if (i + e < a.vocabulary) z.v[e] = form(x.v[e], i + e);
+      }
+      return z;
+    };
+    float maximum = -INFINITY, sum = 0;  // of this thread; the sum is that of exp(z - base of maximum)
+    const auto base = [](float level) { return level == -INFINITY ? 0.0f : level; };
+    for (std::int64_t i = threadIdx.x * kVector; i < a.stride; i += kThreads * kVector) {
+      const Vec<float, kVector> z = formed(read(i), i);
+      const float higher = fmaxf(maximum, fmaxf(fmaxf(z.v[0], z.v[1]), fmaxf(z.v[2], z.v[3])));
+      if (higher > maximum) {
+        if (maximum != -INFINITY) sum *= Exponential<Act>(higher)(maximum);
+        maximum = higher;
+      }
+      const Exponential<Act> here(base(maximum));
+      sum += (here(z.v[0]) + here(z.v[1])) + (here(z.v[2]) + here(z.v[3]));
+    }
+    const float mine = maximum;
+    maximum = over_block(maximum, warps[0], -INFINITY, [](float x, float y) { return fmaxf(x, y); });
+    const Exponential<Act> power(base(maximum));
+    // A NaN among the logits makes the sum NaN, and so the loss.
+    const float total =
+        over_block(mine == -INFINITY ? sum : sum * power(mine), warps[1], 0.0f, [](float x, float y) { return x + y; });
+    if (threadIdx.x == 0) {
+      a.losses[t] =
+          counts ? static_cast<double>(base(maximum)) - static_cast<double>(target) + log(static_cast<double>(total))
+                 : 0.0;
+    }
+    if constexpr (Gradients) {
+      Act* const out = reinterpret_cast<Act*>(row) + (std::is_same_v<Act, Bf> ? a.stride : 0);
+      const float scale = *a.scale, by = scale / total;
+      const std::int64_t step = kThreads * kVector;
+      for (std::int64_t from = (a.stride - 1) / step * step; from >= 0; from -= step) {
+        const std::int64_t i = from + threadIdx.x * kVector;
+        Vec<float, kVector> z{};
+        if (i < a.stride) z = formed(read(i), i);
+        __syncthreads();
+        if (i >= a.stride) continue;
+        Vec<float, kVector> x;
+#pragma unroll
+        for (int e = 0; e < kVector; ++e) {
+          x.v[e] = counts ? power(z.v[e]) * by - (i + e == label ? scale : 0) : 0;
+          if constexpr (!kPlain<Form>) x.v[e] = counts && i + e < a.vocabulary ? x.v[e] * form.factor(z.v[e]) : 0;
+        }
+        store_float<kVector>(out + i, x);
+      }
+    }
+    __syncthreads();  // `warps` is free again
+  }
 }
 
 template <class Act, bool Gradients, class Form>
 void launch(const CudaNative& native, const Call& call, int blocks, const Form& form) {
+  if (native.limits.capability < 90) {
+    const auto grid = static_cast<unsigned>(std::min<std::int64_t>(call.rows.rows, native.sm_count * 2));
+    softmax_any_kernel<Act, Gradients><<<grid, kThreads, 0, stream_of(native)>>>(call.rows, native.fault, form);
+    return;
+  }
   const auto kernel = softmax_kernel<Act, Gradients, Form>;
   const int bytes = call.part * 4;
-  HAWSER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  allow_shared_memory(native, kernel, bytes);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};

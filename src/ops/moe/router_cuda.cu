@@ -292,7 +292,7 @@ void router_statistics(const CudaNative& native, const RouterStatistics& args) {
   const auto shared = static_cast<int>(sizeof(float)) * (s.experts + kWarps * (s.experts + 2));
   dispatch_experts(s.experts, [&](auto v) {
     const auto kernel = statistics_kernel<decltype(v)::value>;
-    HAWSER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+    allow_shared_memory(native, kernel, shared);
     kernel<<<blocks, 32 * kWarps, static_cast<std::size_t>(shared), stream_of(native)>>>(
         s, args.logits.data<float>(), args.experts.data<std::int32_t>(), partial, stride);
   });

@@ -1,6 +1,8 @@
 // CUDA kernels of rms_norm for matrices; heads are in rms_norm_heads_cuda.cu, y in FP8 in rms_norm_fp8_cuda.cu.
 // forward_kernel and backward_kernel need rows of whole 16 bytes that fit the registers of a block. The other kernels
 // take any shape and read rows again. The op's workspace is not used: partial sums are in the stream's scratch.
+#include <cuda_pipeline.h>
+
 #include "ops/cuda/bulk_copy.cuh"
 #include "ops/cuda/column_sums.cuh"
 #include "ops/norm/rms_norm.h"
@@ -120,11 +122,12 @@ constexpr int kMaxStages = 8;
 // Memory traffic bounds the kernel: it reads x, dy and the residual once and writes dx once (measured:
 // docs/performance.md). As many blocks run as the GPU holds: block b has rows b, b + gridDim.x, ..., a thread the same
 // K vectors of each. So dweight is summed in registers, and a block writes one row of partial sums for sum_partials.
-// dx needs a sum over the row first. Meanwhile the copy engine loads the next rows, `stages` in all, to shared memory,
-// which takes no registers. A row's elements go to registers once, so that dx may overwrite dy or the residual.
+// dx needs a sum over the row first. Meanwhile the next rows, `stages` in all, are on their way to shared memory, which
+// takes no registers: kBulk, copied by the copy engine; otherwise each thread copies what it will read (cp.async). A
+// row's elements go to registers once, so that dx may overwrite dy or the residual.
 // The columns fix the order of a row's sum, the number of blocks that of dweight; there are no atomics.
-// Limits: bulk copies need compute capability 9.0; 512 threads hold rows of whole 16 bytes and at most 32 KiB (K = 4).
-template <class Act, class Weight, bool kUnitOffset, int N, int K, int Threads>
+// Limits: kBulk needs compute capability 9.0; 512 threads hold rows of whole 16 bytes and at most 32 KiB (K = 4).
+template <class Act, class Weight, bool kUnitOffset, int N, int K, int Threads, bool kBulk>
 __global__ void __launch_bounds__(Threads, Threads <= 256 ? 2 : 1)
     backward_kernel(Gradient<Act, Weight> g, int stages) {
   extern __shared__ uint4 memory[];
@@ -134,24 +137,36 @@ __global__ void __launch_bounds__(Threads, Threads <= 256 ? 2 : 1)
   const bool add = g.residual.data != nullptr;
   const int views = add ? 3 : 2;
   Act* const rows = reinterpret_cast<Act*>(memory);  // [stages, views, columns]
+  const auto place = [&](int k) { return (k * Threads + static_cast<int>(threadIdx.x)) * N; };
+  // Starts the copies of row t to a stage, if there is such a row. All threads call it, for all rows in order.
   const auto fetch = [&](std::int64_t t, int stage) {
-    const auto bytes = static_cast<unsigned>(columns * static_cast<std::int64_t>(sizeof(Act)));
     Act* const to = rows + stage * views * columns;
-    full[stage].expect(bytes * views);
-    full[stage].copy(to, g.x.row(t), bytes);
-    full[stage].copy(to + columns, g.dy.row(t), bytes);
-    if (add) full[stage].copy(to + 2 * columns, g.residual.row(t), bytes);
+    if constexpr (kBulk) {
+      if (threadIdx.x != 0 || t >= count) return;
+      const auto bytes = static_cast<unsigned>(columns * static_cast<std::int64_t>(sizeof(Act)));
+      full[stage].expect(bytes * views);
+      full[stage].copy(to, g.x.row(t), bytes);
+      full[stage].copy(to + columns, g.dy.row(t), bytes);
+      if (add) full[stage].copy(to + 2 * columns, g.residual.row(t), bytes);
+    } else {
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        if (t >= count || place(k) >= columns) continue;
+        __pipeline_memcpy_async(to + place(k), g.x.row(t) + place(k), 16);
+        __pipeline_memcpy_async(to + columns + place(k), g.dy.row(t) + place(k), 16);
+        if (add) __pipeline_memcpy_async(to + 2 * columns + place(k), g.residual.row(t) + place(k), 16);
+      }
+      __pipeline_commit();  // one for each row, so that the number of those under way is known
+    }
   };
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < stages; ++s) full[s].make();
-    CopyBarrier::fence_made();
-    for (int s = 0; s < stages; ++s) {
-      const std::int64_t t = blockIdx.x + static_cast<std::int64_t>(s) * gridDim.x;
-      if (t < count) fetch(t, s);
+  if constexpr (kBulk) {
+    if (threadIdx.x == 0) {
+      for (int s = 0; s < stages; ++s) full[s].make();
+      CopyBarrier::fence_made();
     }
   }
+  for (int s = 0; s < stages; ++s) fetch(blockIdx.x + static_cast<std::int64_t>(s) * gridDim.x, s);
   __syncthreads();
-  const auto place = [&](int k) { return (k * Threads + static_cast<int>(threadIdx.x)) * N; };
   Vec<float, N> dweight[K];
   Vec<Weight, N> weight[K];
 #pragma unroll
@@ -166,7 +181,11 @@ __global__ void __launch_bounds__(Threads, Threads <= 256 ? 2 : 1)
     const float r = next_r;
     if (t + gridDim.x < count) next_r = g.rstd[t + gridDim.x];
     const Act* const from = rows + stage * views * columns;
-    full[stage].wait(phase);
+    if constexpr (kBulk) {
+      full[stage].wait(phase);
+    } else {
+      __pipeline_wait_prior(stages - 1);  // a thread reads only what it has copied
+    }
     Vec<Act, N> x[K], dy[K], residual[K];
     float dot = 0;
 #pragma unroll
@@ -184,8 +203,7 @@ __global__ void __launch_bounds__(Threads, Threads <= 256 ? 2 : 1)
     }
     // The barrier in block_sum also ensures that all threads have read this stage.
     const float pull = block_sum(dot, shared[turn]) * r * r / static_cast<float>(columns);
-    const std::int64_t later = t + static_cast<std::int64_t>(stages) * gridDim.x;
-    if (threadIdx.x == 0 && later < count) fetch(later, stage);
+    fetch(t + static_cast<std::int64_t>(stages) * gridDim.x, stage);
     if (++stage == stages) {
       stage = 0;
       phase ^= 1;
@@ -261,30 +279,32 @@ void backward(const CudaNative& native, const RmsNormBackward& args) {
     blocks = row_blocks(native, tokens, columns, per_sm);
     if (!args.dweight.empty()) g.partial = Scratch(native).take<float>(blocks * g.stride);
   };
-  // As many blocks as are resident: two per SM, or one if rows are long, using all of the SM's shared memory.
-  const auto launch = [&](auto kernel, int threads) {
+  // As many blocks as are resident: two per SM, or one if rows are long, using nearly all of the SM's shared memory.
+  const auto launch = [&]<int K, int Threads>() {
+    const auto kernel = native.limits.capability >= 90
+                            ? backward_kernel<Act, Weight, kUnitOffset, kWide, K, Threads, true>
+                            : backward_kernel<Act, Weight, kUnitOffset, kWide, K, Threads, false>;
     const std::int64_t stage_bytes =
         (g.residual.data != nullptr ? 3 : 2) * columns * static_cast<std::int64_t>(sizeof(Act));
-    const std::int64_t space = threads <= 256 ? std::int64_t{104} << 10 : std::int64_t{208} << 10;
+    const std::int64_t space = (native.limits.sm_shared_bytes - (std::int64_t{20} << 10)) / (Threads <= 256 ? 2 : 1);
     const auto stages = static_cast<int>(std::clamp<std::int64_t>(space / stage_bytes, 1, kMaxStages));
-    const auto bytes = static_cast<int>(stages * stage_bytes);
-    HAWSER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    const auto bytes = static_cast<std::size_t>(stages * stage_bytes);
+    allow_shared_memory(native, kernel, stages * stage_bytes);
     int resident = 1;
-    HAWSER_CUDA_CHECK(
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, static_cast<std::size_t>(bytes)));
+    HAWSER_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, Threads, bytes));
     reserve(resident);
-    kernel<<<blocks, threads, static_cast<std::size_t>(bytes), stream>>>(g, stages);
+    kernel<<<blocks, Threads, bytes, stream>>>(g, stages);
   };
   const bool fast = aligned<kWide>({args.x, args.dy, args.residual_gradient, args.dx}) &&
                     reinterpret_cast<std::uintptr_t>(g.weight) % 16 == 0;
   if (fast && columns <= 128 * kWide) {
-    launch(backward_kernel<Act, Weight, kUnitOffset, kWide, 1, 128>, 128);
+    launch.template operator()<1, 128>();
   } else if (fast && columns <= 256 * kWide * 2) {
-    launch(backward_kernel<Act, Weight, kUnitOffset, kWide, 2, 256>, 256);
+    launch.template operator()<2, 256>();
   } else if (fast && columns <= 512 * kWide * 2) {
-    launch(backward_kernel<Act, Weight, kUnitOffset, kWide, 2, 512>, 512);
+    launch.template operator()<2, 512>();
   } else if (fast && columns <= 512 * kWide * 4) {
-    launch(backward_kernel<Act, Weight, kUnitOffset, kWide, 4, 512>, 512);
+    launch.template operator()<4, 512>();
   } else {
     reserve(1);
     if (g.partial != nullptr) {

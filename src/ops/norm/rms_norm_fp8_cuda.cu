@@ -1,6 +1,6 @@
 // rms_norm with y in FP8. fused_kernel needs one pass over x. It takes bf16 rows, aligned, of at most
-// kFusedBlocks * kFusedColumns columns; their number is a multiple of 16. For others, a second pass that quantizes
-// follows the one that computes rstd.
+// kFusedBlocks * kFusedColumns columns; their number is a multiple of 16. For others, and before compute capability 9.0,
+// a second pass that quantizes follows the one that computes rstd.
 #include <cooperative_groups.h>
 
 #include <optional>
@@ -104,6 +104,7 @@ __device__ __forceinline__ void write_columns(const TileTargets& to, std::int64_
 template <class Weight, bool kUnitOffset>
 __global__ void __launch_bounds__(kTileThreads, 2)
     fused_kernel(Rows2<const Bf> x, const Weight* __restrict__ weight, float* rstd, float epsilon, Fp8Target target) {
+#if __CUDA_ARCH__ >= 900
   __shared__ FusedMemory memory;
   const auto cluster = cooperative_groups::this_cluster();
   const int blocks = static_cast<int>(cluster.num_blocks()), part = static_cast<int>(cluster.block_rank());
@@ -185,6 +186,9 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     write_columns(target.to, tile_row, memory, column);
   }
   record_tile(target, tile, memory.maxima);
+#else
+  __trap();
+#endif
 }
 
 bool multiple(const std::byte* data, std::uintptr_t bytes) {
@@ -205,7 +209,7 @@ std::optional<int> fused_blocks(const RmsNormForward& args) {
 
 bool rms_norm_fp8_in_one_pass(const CudaNative& native, const RmsNormForward& args) {
   const std::optional<int> blocks = fused_blocks(args);
-  if (!blocks) return false;
+  if (!blocks || native.limits.capability < 90) return false;
   const auto x = rows2<Bf>(args.x);
   if (x.count == 0) return true;
   cudaLaunchAttribute cluster{};

@@ -1,0 +1,19 @@
+// Grouped GEMMs of FP8 operands, on any tensor cores that have FP8: both operands have their K contiguous.
+#include "ops/gemm/grouped_mma_kernel.cuh"
+
+namespace hawser::ops::cuda {
+
+void multiply_fp8_with_mma(const CudaNative& native, const GroupedProblem& p) {
+  using cutlass::layout::ColumnMajor;
+  using cutlass::layout::RowMajor;
+  using E4M3 = cutlass::float_e4m3_t;
+  using E5M2 = cutlass::float_e5m2_t;
+  dispatch_float_as<float, cutlass::bfloat16_t>(p.out, [&](auto out) {
+    using Out = decltype(out);
+    if (!p.by_rows) return run_groups_with_mma<false, E5M2, E4M3, Out, RowMajor, ColumnMajor>(native, p);
+    if (p.in == DType::f8e5m2) return run_groups_with_mma<true, E5M2, E4M3, Out, RowMajor, ColumnMajor>(native, p);
+    run_groups_with_mma<true, E4M3, E4M3, Out, RowMajor, ColumnMajor>(native, p);
+  });
+}
+
+}  // namespace hawser::ops::cuda
