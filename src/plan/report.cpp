@@ -78,7 +78,14 @@ std::string precision_text(const Recipe& recipe, const models::Model& model, con
   if (by_float(layout.compute, true, false)) return "float32" + fp8;
   const bool sent =
       layout.reduce_dtype == DType::bf16 && layout.parts() > 1 && layout.accumulation == GradientAccumulation::sharded;
-  return cat("bfloat16, float32 master weights, moments and gradients", sent ? ", reduced in bfloat16" : "", fp8);
+  // The line of the optimizer says what other states are.
+  const bool weights = recipe.optimizer.master_dtype == StateDType::f32,
+             moments = recipe.optimizer.kind == OptimizerKind::adamw && recipe.optimizer.state_dtype == StateDType::f32;
+  const char* const kept = weights && moments ? "master weights, moments and "
+                           : weights          ? "master weights and "
+                           : moments          ? "moments and "
+                                              : "";
+  return cat("bfloat16, float32 ", kept, "gradients", sent ? ", reduced in bfloat16" : "", fp8);
 }
 
 // "auto: 20*gate_up,12*none", "32*none".

@@ -27,6 +27,18 @@ TEST_F(Plan, NeedsNoRecipe) {
   rejected("plan --price 1", {"plan: RECIPE is missing; try hawser plan --help"});
 }
 
+TEST_F(Plan, SaysWhatIsInFloat32) {
+  const auto precision = [&](const std::string& set) {
+    const std::string out = hawser("plan --model " + model_ + " --target h200" + set).out;
+    const std::size_t at = out.find("\nprecision: ");
+    return at == std::string::npos ? out : out.substr(at + 12, out.find('\n', at + 1) - at - 12);
+  };
+  EXPECT_EQ(precision(""), "bfloat16, float32 master weights, moments and gradients");
+  EXPECT_EQ(precision(" --set optimizer.kind=adamw_8bit"), "bfloat16, float32 master weights and gradients");
+  EXPECT_EQ(precision(" --set optimizer.kind=adamw_8bit --set optimizer.master_dtype=bf16"),
+            "bfloat16, float32 gradients");
+}
+
 TEST_F(Plan, ComparesNumbersOfRanks) {
   const std::string plan = "plan --model " + model_ + " --target h200 --set train.global_batch_size=4 --ranks 1,3,4";
   const nlohmann::json plans = json(plan + " --json")["plans"];
