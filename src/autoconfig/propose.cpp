@@ -509,7 +509,8 @@ class Proposer {
         cat("each takes about ", format_bytes(Bytes(checkpoint_bytes_)), " of disk, and so does OUTPUT/best"));
     const double seconds = double(steps) * step_tokens / std::max(1e-9, tokens_per_second_);
     notes_.head = cat("Fitted by the plan for ", summary_, "; ", steps, " steps take about ", format_estimate(seconds),
-                      ".\nComments that begin with why: give the reason for a value.");
+                      ".\n", place_.target.never_run ? cat("Hawser was ", plan::kNeverRun, ".\n") : "",
+                      "Comments that begin with why: give the reason for a value.");
   }
 
   Recipe recipe_;

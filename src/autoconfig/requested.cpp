@@ -89,7 +89,9 @@ namespace {
 void check_requested_layout(const Recipe& recipe, const std::string& named, Problems& problems) {
   try {
     const int gpus = usable_gpus(recipe);
-    const int world = choose_ranks(recipe, choose_target(recipe, named, gpus), gpus);
+    const plan::Target target = choose_target(recipe, named, gpus);
+    plan::check_fp8(recipe, target, problems);
+    const int world = choose_ranks(recipe, target, gpus);
     const bool proposed = !recipe.places.contains("train.global_batch_size") || may_share_sequences(recipe, world);
     const auto check = proposed ? check_mesh : check_layout;
     check(recipe, world, problems);

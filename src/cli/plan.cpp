@@ -73,7 +73,10 @@ struct Subject {
 // Reads the model and the target; throws with the problems found before.
 Subject read_subject(const Recipe& recipe, const PlanOptions& options, Problems problems) {
   const std::optional<plan::Target> read = read_target(target_of(recipe, options), problems);
-  if (read) check_target_device(recipe, *read, problems);
+  if (read) {
+    check_target_device(recipe, *read, problems);
+    plan::check_fp8(recipe, *read, problems);
+  }
   const std::string& named = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
   models::ModelDescription description;
   if (accepted(recipe, {"model.path", "model.config"})) {
@@ -266,7 +269,7 @@ int plan_one(const Subject& subject, int world, const PlanOptions& options) {
                    profile::predicted_timeline(*model, forecast.layout, target, forecaster.rate_scale()));
   }
   if (options.common.json) {
-    std::puts(options.alternatives ? plan::comparison_json("with", others).c_str()
+    std::puts(options.alternatives ? plan::comparison_json("with", others, target).c_str()
                                    : plan::plan_json(recipe, *model, target, forecast, facts).c_str());
   } else {
     std::string text = plan::plan_text(recipe, *model, target, forecast, facts);
@@ -307,13 +310,15 @@ int plan_several(const Subject& subject, const PlanOptions& options) {
     fits = fits || rows.back().forecast->fits();
   }
   if (options.common.json) {
-    std::puts(plan::comparison_json("ranks", rows).c_str());
+    std::puts(plan::comparison_json("ranks", rows, subject.target).c_str());
   } else {
     const Recipe& recipe = subject.recipe;
     const std::string name = recipe.name.empty() ? "plan" : recipe.name;
-    const std::string text = cat(name, ": ", plural(recipe.train.global_batch_size, "sequence"), " of ",
-                                 recipe.data.sequence_length, " tokens per step; ranks of ", subject.target.name, " (",
-                                 subject.target.about, ")\n\n", plan::comparison_text("ranks", rows, subject.target));
+    const std::string text =
+        cat(name, ": ", plural(recipe.train.global_batch_size, "sequence"), " of ", recipe.data.sequence_length,
+            " tokens per step; ranks of ", subject.target.name, " (", subject.target.about, ")\n",
+            subject.target.never_run ? plan::kNeverRun : "", subject.target.never_run ? "\n\n" : "\n",
+            plan::comparison_text("ranks", rows, subject.target));
     std::fputs(printable(text, Newlines::keep).c_str(), stdout);
   }
   if (!fits) throw Error(ExitCode::does_not_fit, "the recipe fits on none of these numbers of ranks");
@@ -391,9 +396,8 @@ void add_plan(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_positional(*command, "RECIPE", options->recipe, "YAML recipe; `hawser recipe init` writes one");
   add_text(*command, "--model", "PATH", options->model,
            "a config.json, a model folder or ORG/NAME, instead of a recipe; --set gives keys");
-  add_text(
-      *command, "--target", "NAME", options->target,
-      "h100, h200, cpu, or a file like targets/h200.yaml; default: this machine's GPU if the device is cuda, else cpu");
+  add_text(*command, "--target", "NAME", options->target,
+           cat(joined(plan::shipped_targets(), ", "), ", or a file; default: this machine's").c_str());
   set_completions(*command, "--target", plan::shipped_targets());
   add_parsed(*command, options->common, "--price", "PRICE",
              "price of a rank (a GPU) for an hour: prints that of the run",

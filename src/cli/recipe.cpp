@@ -144,6 +144,8 @@ int recipe_init(const RecipeInitOptions& options) {
   }
   autoconfig::check_requested(requested, options.target, problems);
   problems.throw_if_any();
+  const plan::Target target = autoconfig::choose_target(requested, options.target, autoconfig::usable_gpus(requested));
+  if (target.never_run) print("", plan::kNeverRun);
   const autoconfig::Proposal proposal = [&] {
     const Doing doing("choosing settings");
     return autoconfig::propose(requested, options.target);
@@ -173,7 +175,11 @@ int recipe_init(const RecipeInitOptions& options) {
   }
   io::write_result(options.output, text);
   print("", cat("wrote ", options.output, ": ", proposal.summary));
-  print("", cat("next: hawser plan ", shell_quoted(options.output), ", hawser fit ", shell_quoted(options.output)));
+  // A plan without --target is for this machine's GPU, or for H200.
+  const bool other = !options.target.empty() && options.target != plan::target_of(DeviceKind::cuda) && target.cuda;
+  print("", cat("next: hawser plan ", shell_quoted(options.output),
+                other ? " --target " + shell_quoted(options.target) : std::string(), ", hawser fit ",
+                shell_quoted(options.output)));
   return 0;
 }
 
@@ -207,7 +213,7 @@ void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_switch(*command, "--short", options->only_chosen,
              "write only the keys that are chosen, not those with their defaults");
   add_text(*command, "--target", "NAME", options->target,
-           "target devices: h100, h200, cpu, or a file like targets/h200.yaml; default: those of this machine");
+           cat(joined(plan::shipped_targets(), ", "), ", or a file; default: this machine's").c_str());
   set_completions(*command, "--target", plan::shipped_targets());
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->common, {{options->model, "--model"}}, "recipe init");

@@ -60,8 +60,9 @@ std::string comparison_text(const std::string& what, const std::vector<Compared>
   return out;
 }
 
-std::string comparison_json(const std::string& what, const std::vector<Compared>& rows) {
-  nlohmann::ordered_json out{{"plans", nlohmann::ordered_json::array()}};
+std::string comparison_json(const std::string& what, const std::vector<Compared>& rows, const Target& target) {
+  nlohmann::ordered_json out{
+      {"target", target.name}, {"never_run", target.never_run}, {"plans", nlohmann::ordered_json::array()}};
   for (const Compared& row : rows) {
     nlohmann::ordered_json plan{{what, row.what}};
     if (row.forecast) {

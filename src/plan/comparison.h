@@ -24,7 +24,7 @@ struct Compared {
 // with known steps time and GPU-hours, with a price the price. A plan that does not fit has its memory only.
 std::string comparison_text(const std::string& what, const std::vector<Compared>& rows, const Target& target);
 
-// {"plans": [{"ranks": "8", "fits": true, "needed": ..., "seconds": ..., ...}]}, in one line.
-std::string comparison_json(const std::string& what, const std::vector<Compared>& rows);
+// {"target": "h200", "never_run": false, "plans": [{"ranks": "8", "fits": true, "needed": ..., ...}]}, in one line.
+std::string comparison_json(const std::string& what, const std::vector<Compared>& rows, const Target& target);
 
 }  // namespace hawser::plan

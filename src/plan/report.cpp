@@ -99,8 +99,11 @@ std::string checkpointing_text(const Forecast& forecast) {
 std::string devices_text(int world, const Target& target) {
   const std::string ranks = plural(world, "rank", "ranks"), assumed = target.assumed_rates(world);
   if (!target.is_this_cpu()) {
-    return cat("on ", ranks, ", one ", target.name, " each (", target.about, ")\n",
-               assumed.empty() ? "" : "assumed, not measured: " + assumed + "\n");
+    const std::string measured = target.never_run  ? kNeverRun
+                                 : assumed.empty() ? ""
+                                                   : "assumed, not measured: " + assumed;
+    return cat("on ", ranks, ", one ", target.name, " each (", target.about, ")\n", measured,
+               measured.empty() ? "" : "\n");
   }
   const std::string model = cpu_model();
   return cat("on ", ranks, " of this machine's CPU", model.empty() ? "" : ": " + model, ", ",
@@ -372,6 +375,7 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
   nlohmann::ordered_json out{
       {"name", recipe.name},
       {"target", target.name},
+      {"never_run", target.never_run},
       {"parameters", model.parameters()},
       {"trainable_parameters", model.trainable_parameters()},
       {"mesh",

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -12,6 +13,7 @@
 #include "base/error.h"
 #include "base/nearest.h"
 #include "base/text.h"
+#include "config/config.h"
 #include "config/yaml.h"
 #include "io/bounded_file.h"
 #include "io/files.h"
@@ -37,13 +39,15 @@ class Reader {
       problems_.throw_if_any();
     }
     check_keys(root_, "",
-               {"name", "about", "device", "capacity", "context", "communicator", "per_core", "overlap", "launch",
-                "copy", "host", "peak", "gemm", "attention", "links"});
+               {"name", "about", "device", "compute_capability", "never_run", "capacity", "context", "communicator",
+                "per_core", "overlap", "launch", "copy", "host", "peak", "gemm", "attention", "links"});
     t.name = text(root_, "name");
     t.about = text(root_, "about");
     const std::string device = text(root_, "device");
     if (device != "cuda" && device != "cpu") add("unknown device", "cuda or cpu", device, root_["device"], "device");
     t.cuda = device == "cuda";
+    if (root_["compute_capability"].IsDefined()) compute_capability(t);
+    t.never_run = flag(root_, "", "never_run");
     if (text(root_, "capacity") != "machine") t.capacity = bytes(root_, "capacity");
     t.context = bytes(root_, "context");
     t.communicator = bytes(root_, "communicator");
@@ -70,6 +74,12 @@ class Reader {
       const YAML::Node both = attention[dtype];
       const std::string prefix = std::string("attention.") + dtype + ".";
       rates.attention = {rate(both, prefix, "forward"), rate(both, prefix, "backward")};
+    }
+    for (const char* key : {"fp8", "fp8_block"}) {
+      if (!t.has_fp8() && map("gemm")[key].IsDefined()) {
+        add("a rate of FP8 on a GPU without FP8", cat("compute capability ", kFirstWithFp8.text(), " or later"),
+            t.compute_capability->text(), map("gemm")[key], cat("gemm.", key));
+      }
     }
     if (map("gemm")["fp8"].IsDefined()) t.gemm_fp8 = rate(map("gemm"), "gemm.", "fp8");
     t.gemm_fp8_block = map("gemm")["fp8_block"].IsDefined() ? rate(map("gemm"), "gemm.", "fp8_block") : t.gemm_fp8;
@@ -116,6 +126,22 @@ class Reader {
     return parsed ? parsed->value() : 0;
   }
 
+  void compute_capability(Target& t) {
+    const YAML::Node value = root_["compute_capability"];
+    const std::string given = value.IsScalar() ? value.as<std::string>() : "";
+    ComputeCapability of;
+    char dot = 0;
+    std::istringstream in(given);
+    if (!t.cuda || !(in >> of.major >> dot >> of.minor) || dot != '.' || !in.eof()) {
+      add("not a compute capability", t.cuda ? "as 9.0" : "none on a CPU", given, value, "compute_capability");
+    } else if (of < kFirstWithBf16) {
+      add(cat("compute capability ", given, " has no bf16 and is not supported"),
+          cat(kFirstWithBf16.text(), " or later"), "", value, "compute_capability");
+    } else {
+      t.compute_capability = of;
+    }
+  }
+
   bool flag(const YAML::Node& node, const std::string& prefix, const std::string& key, bool otherwise = false) {
     const YAML::Node value = node[key];
     bool out = otherwise;
@@ -151,11 +177,12 @@ class Reader {
     }
     for (std::size_t i = 0; i < list.size(); ++i) {
       const std::string prefix = "links[" + std::to_string(i) + "].";
-      if (list[i].IsMap()) check_keys(list[i], prefix, {"ranks", "rate", "latency", "assumed"});
+      if (list[i].IsMap()) check_keys(list[i], prefix, {"ranks", "rate", "latency", "peer_access", "assumed"});
       t.links.push_back({.ranks = static_cast<int>(number(list[i], prefix, "ranks")),
                          .rate = rate(list[i], prefix, "rate"),
                          .latency = number(list[i], prefix, "latency"),
-                         .assumed = list[i].IsMap() && flag(list[i], prefix, "assumed")});
+                         .assumed = list[i].IsMap() && flag(list[i], prefix, "assumed"),
+                         .peer_access = !list[i].IsMap() || flag(list[i], prefix, "peer_access", true)});
     }
     if (t.links.back().ranks != 0) add("the last link must allow any number of ranks", "0", "", list, "links.ranks");
   }
@@ -166,6 +193,10 @@ class Reader {
 };
 
 }  // namespace
+
+std::string ComputeCapability::text() const {
+  return cat(major, ".", minor);
+}
 
 const Link& Target::link(int first, int last) const {
   for (const Link& link : links) {
@@ -206,25 +237,92 @@ std::vector<std::string> shipped_targets() {
   return names;
 }
 
-std::string target_of(DeviceKind device) {
-  if (device != DeviceKind::cuda) return "cpu";
-  return cuda_info().name.find("H100") != std::string::npos ? "h100" : "h200";
+std::string target_of_gpu(const std::string& name) {
+  struct Entry {
+    const char *word, *other_word, *target;
+  };
+  // The first entry counts whose words are both in the name.
+  constexpr Entry kEntries[] = {
+      {"A100", "80GB", "a100-80gb"}, {"A100", "", "a100-40gb"},   {"H100", "PCIe", "h100-pcie"},
+      {"H100", "", "h100"},          {"L40S", "", "l40s"},        {"RTX 3090", "", "rtx3090"},
+      {"RTX 4090", "", "rtx4090"},   {"RTX 5090", "", "rtx5090"}, {"B200", "", "b200"}};
+  for (const auto& [word, other_word, target] : kEntries) {
+    if (name.find(word) != std::string::npos && name.find(other_word) != std::string::npos) return target;
+  }
+  return "h200";
 }
+
+std::string target_of(DeviceKind device) {
+  return device == DeviceKind::cuda ? target_of_gpu(cuda_info().name) : "cpu";
+}
+
+namespace {
+
+// Small letters and digits alone: "rtx4090" of "RTX 4090".
+std::string letters_of(const std::string& name) {
+  std::string out;
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (std::isalnum(byte) != 0) out += static_cast<char>(std::tolower(byte));
+  }
+  return out;
+}
+
+// The shipped targets that a wrong name may mean, as a hint: "--target a100-40gb or a100-80gb" of "A100".
+std::string target_hint(const std::string& name) {
+  constexpr std::size_t kFewest = 3;  // letters and digits of a part that says something
+  const std::string given = letters_of(name);
+  std::vector<std::string> meant;
+  for (const std::string& shipped : shipped_targets()) {
+    const std::string letters = letters_of(shipped);
+    if (given == letters) return "--target " + shipped;
+    if (given.size() >= kFewest && letters.find(given) != std::string::npos) meant.push_back(shipped);
+  }
+  if (meant.empty()) meant = {nearest(name, shipped_targets())};
+  return meant.front().empty() ? "" : "--target " + joined(meant, " or ");
+}
+
+[[noreturn]] void reject_target(const std::string& name) {
+  // GPUs that users name and no version will support.
+  for (const auto& [gpu, capability] : {std::pair("v100", "7.0"), {"t4", "7.5"}}) {
+    if (letters_of(name) != gpu) continue;
+    throw UserError(Problem{.what = cat("compute capability ", capability, " has no bf16 and is not supported"),
+                            .expected = joined(shipped_targets(), ", "),
+                            .got = name,
+                            .at = "--target"});
+  }
+  throw UserError(Problem{.what = "unknown target",
+                          .expected = cat(joined(shipped_targets(), ", "), ", or a file like targets/h200.yaml"),
+                          .got = name,
+                          .at = "--target",
+                          .hint = target_hint(name)});
+}
+
+}  // namespace
 
 Target load_target(const std::string& name_or_file) {
   for (const auto& [name, text] : shipped_target_texts()) {
     if (name == name_or_file) return parse_target(std::string(text), cat("targets/", name, ".yaml"));
   }
-  if (io::is_file(name_or_file)) {
-    constexpr std::int64_t kLargest = std::int64_t{1} << 20;
-    return parse_target(io::read_bounded(name_or_file, kLargest), name_or_file);
-  }
-  const std::string hint = nearest(name_or_file, shipped_targets());
-  throw UserError(Problem{.what = "unknown target",
-                          .expected = cat(joined(shipped_targets(), ", "), ", or a file like targets/h200.yaml"),
-                          .got = name_or_file,
-                          .at = "--target",
-                          .hint = hint.empty() ? "" : "--target " + hint});
+  if (!io::is_file(name_or_file)) reject_target(name_or_file);
+  constexpr std::int64_t kLargest = std::int64_t{1} << 20;
+  return parse_target(io::read_bounded(name_or_file, kLargest), name_or_file);
+}
+
+void check_fp8(const Recipe& recipe, const Target& target, Problems& problems) {
+  if (target.has_fp8()) return;
+  const bool computes = recipe.precision.compute == ComputePrecision::fp8;
+  const char* const key = computes ? "precision.compute" : "adapter.base";
+  if (!computes && recipe.adapter.base != AdapterBase::fp8) return;
+  Problem problem = problem_at(recipe, key);
+  problem.what = cat("compute capability ", target.compute_capability->text(), " has no FP8; ", kFirstWithFp8.text(),
+                     " and later do");
+  problem.expected = computes ? "auto, float32 or bf16" : "auto, bf16 or nf4";
+  problem.got = cat("fp8 for ", target.name);
+  const bool adapted = recipe.adapter.kind != AdapterKind::none;
+  problem.hint = cat(computes ? "precision.compute: bf16" : "", computes && adapted ? ", with " : "",
+                     adapted || !computes ? "adapter.base: nf4" : "", computes && adapted ? " to save memory" : "");
+  problems.add(std::move(problem));
 }
 
 DType compute_dtype(const PrecisionRecipe& precision, DeviceKind device) {

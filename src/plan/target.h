@@ -2,16 +2,31 @@
 // the binary. targets/h200.yaml explains the keys.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "comm/mesh.h"
 #include "config/recipe.h"
 #include "tensor/dtype_dispatch.h"
 
 namespace hawser::plan {
+
+// Of an NVIDIA GPU: "8.9" is {8, 9}.
+struct ComputeCapability {
+  int major = 0, minor = 0;
+
+  auto operator<=>(const ComputeCapability&) const = default;
+  std::string text() const;
+};
+inline constexpr ComputeCapability kFirstWithBf16{8, 0}, kFirstWithFp8{8, 9};
+
+// What plans say of a target with `never_run`.
+inline constexpr char kNeverRun[] = "never run on this hardware: the rates are from data sheets";
 
 struct AttentionRate {
   double forward = 0, backward = 0;  // FLOP/s
@@ -27,7 +42,8 @@ struct Link {
   int ranks = 0;       // used by groups within a block of this many consecutive ranks. The last link has 0: any group.
   double rate = 0;     // bytes/s sent by one rank
   double latency = 0;  // seconds
-  bool assumed = false;  // not measured
+  bool assumed = false;     // not measured
+  bool peer_access = true;  // its GPUs read each other's memory
 };
 
 // The host of a device: its link, whose directions have the rate at the same time, and its memory.
@@ -42,6 +58,8 @@ struct TargetHost {
 struct Target {
   std::string name, about;
   bool cuda = false;
+  std::optional<ComputeCapability> compute_capability;  // of a GPU; none: a file that does not say it
+  bool never_run = false;                               // Hawser never ran on this hardware
   std::int64_t capacity = 0;                   // bytes per rank. It is 0 if the ranks share the machine's memory.
   std::int64_t context = 0, communicator = 0;  // bytes
   bool per_core = false;
@@ -60,23 +78,30 @@ struct Target {
   // Its ranks run on the machine that plans: their memory is that machine's.
   bool is_this_cpu() const { return !cuda && capacity == 0; }
   const ComputeRates& rates(DType dtype) const { return *by_float(dtype, &float32, &bf16); }
+  // Whether its GEMMs can have FP8 operands. A CPU computes them, too, but no faster.
+  bool has_fp8() const { return !cuda || !compute_capability || *compute_capability >= kFirstWithFp8; }
   // The link of a group whose members' ranks are in [first, last].
   const Link& link(int first, int last) const;
   // What of the rates that `world` ranks use was not measured: "the rate of links between machines". It
   // is "" if all were.
   std::string assumed_rates(int world) const;
   // Whether a group with ranks in [first, last] sends only the rows that a device counts, not their bound
-  // (comm::Group::all_to_all_v): GPUs of a machine do, which the first link connects, and CPUs.
-  bool sends_counted_rows(int first, int last) const { return !cuda || &link(first, last) == links.data(); }
+  // (comm::Group::all_to_all_v): CPUs do, and GPUs of a machine, which the first link connects, that read each other's
+  // memory.
+  bool sends_counted_rows(int first, int last) const {
+    return !cuda || (&link(first, last) == links.data() && links.front().peer_access);
+  }
 };
 
-// Loads a shipped target by name, or a file of the same format by path. UserError: an unknown name with the nearest
-// known one as hint, or all problems of the file.
+// Loads a shipped target by name, or a file of the same format by path. UserError: an unknown name, with the targets
+// that it may mean as hint; a GPU without bf16 ("v100"); or all problems of the file.
 Target load_target(const std::string& name_or_file);
 
 std::vector<std::string> shipped_targets();
-// The shipped target for a kind of device: "cpu"; "h100" if this machine has such a GPU, else "h200".
+// The shipped target for a kind of device: "cpu"; that of this machine's GPU, else "h200".
 std::string target_of(DeviceKind device);
+// That of a GPU as CUDA names it: "rtx4090" of "NVIDIA GeForce RTX 4090"; "h200" if there is none.
+std::string target_of_gpu(const std::string& name);
 
 // Parses the text of a target; `file` names it in problems.
 Target parse_target(const std::string& text, const std::string& file);
@@ -84,6 +109,9 @@ Target parse_target(const std::string& text, const std::string& file);
 // precision.compute if it is set; otherwise bf16 on CUDA and float32 on the CPU.
 DType compute_dtype(const PrecisionRecipe& precision, DeviceKind device);
 DType compute_dtype(const PrecisionRecipe& precision, const Target& target);
+
+// Rejects FP8 on a target that does not have it.
+void check_fp8(const Recipe& recipe, const Target& target, Problems& problems);
 
 // The machine that plans, and that ranks run on if the target is this CPU or `ranks` is set.
 struct Machine {

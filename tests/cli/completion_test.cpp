@@ -92,7 +92,7 @@ TEST_F(Completion, CommandsAndOptionsInBash) {
 TEST_F(Completion, ValuesInBash) {
   EXPECT_EQ(bash("fit --device ''"), (Words{"auto", "cpu", "cuda"}));
   EXPECT_EQ(bash("fit --device = c"), (Words{"cpu", "cuda"}));
-  EXPECT_EQ(bash("plan --target h"), (Words{"h100", "h200"}));
+  EXPECT_EQ(bash("plan --target h"), (Words{"h100", "h100-pcie", "h200"}));
   EXPECT_EQ(bash("fit rec"), Words{"recipe.yaml"});
   EXPECT_EQ(sorted(bash("fit ''")), (Words{"my model", "other.yml", "recipe.yaml"})) << "recipes and folders";
   EXPECT_EQ(bash("export ''"), Words{"my model"}) << "folders";

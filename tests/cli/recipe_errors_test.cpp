@@ -197,7 +197,9 @@ TEST_F(RecipeErrors, AWrongOptionHidesNothing) {
   const std::string options = "--ranks 0 --memory lots --device gpu ";
   all_reject(options + "--set train.stepz=7", {ranks, memory, device, unknown, "r.yaml: " + blocks + place});
   rejected("plan r.yaml --ranks 0 --target foo",
-           {ranks, "unknown target (expected cpu, h100, h200, or a file like targets/h200.yaml, got foo) at --target",
+           {ranks,
+            "unknown target (expected a100-40gb, a100-80gb, b200, cpu, h100, h100-pcie, h200, l40s, rtx3090, rtx4090, "
+            "rtx5090, or a file like targets/h200.yaml, got foo) at --target",
             "r.yaml: " + blocks + place});
   rejected("plan none.yaml --ranks 0 --set train.stepz=7",
            {ranks, "none.yaml: no such recipe; try hawser recipe init", unknown});

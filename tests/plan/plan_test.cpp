@@ -369,58 +369,6 @@ TEST(Plan, CountsTheTimeOfSlowKernels) {
   EXPECT_FALSE(busy(false).first.contains(plan::kSlowAttention));
 }
 
-TEST(Target, LoadsByNameOrPathAndReportsMistakes) {
-  EXPECT_EQ(plan::shipped_targets(), (std::vector<std::string>{"cpu", "h100", "h200"}));
-  EXPECT_TRUE(plan::load_target("h200").cuda);
-  EXPECT_EQ(plan::load_target(cat(testing::kSourceFolder, "/targets/cpu.yaml")).name, "cpu");
-  const auto what = [](const std::function<void()>& act) -> std::string {
-    try {
-      act();
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "";
-  };
-  EXPECT_NE(what([] { plan::load_target("h2000"); }).find("try --target h200"), std::string::npos);
-  EXPECT_NE(what([] { plan::load_target("zzzzzz"); }).find("cpu, h100, h200"), std::string::npos);
-  const std::string wrong = what([] {
-    plan::parse_target(
-        "name: x\nabout: y\ndevice: gpu\ncapacity: 1 lot\ncontext: 0\ncommunicator: 0\nlaunch: -1\n"
-        "copi: 3\ngemm: {bf16: 1}\nlinks: [{ranks: 2, rate: 1, latency: 0}]\n",
-        "x.yaml");
-  });
-  for (const char* part :
-       {"unknown key at copi, line 8; try copy", "unknown device (expected cuda or cpu, got gpu)", "not a size",
-        "got 1 lot", "not a number", "missing key at copy", "missing key at gemm.float32",
-        "missing key at attention.bf16.forward", "the last link must allow any number of ranks"}) {
-    EXPECT_NE(wrong.find(part), std::string::npos) << part << " in\n" << wrong;
-  }
-  EXPECT_NE(what([] { plan::parse_target("{", "x.yaml"); }).find("broken YAML"), std::string::npos);
-  EXPECT_NE(what([] { plan::parse_target("- 1", "x.yaml"); }).find("not a target"), std::string::npos);
-}
-
-TEST(Target, OverheadCountsTheCommunicatorsOfTheMesh) {
-  plan::Target target;
-  target.context = 1000, target.communicator = 1;
-  const auto count = [&](const comm::MeshSizes& mesh, int stage = 0) {
-    return plan::overhead_of(target, mesh, stage) - 1000;
-  };
-  EXPECT_EQ(count({}), 0);
-  EXPECT_EQ(count({.shard = 4}), 3);
-  EXPECT_EQ(count({.context = 2, .shard = 2, .replicate = 2}), 1 + 3 + 1 + 1);
-  EXPECT_EQ(count({.tensor = 2}), 1 + 1 + 3);                              // world, tensor
-  EXPECT_EQ(count({.tensor = 2, .shard = 2, .replicate = 2}), 3 + 3 + 4);  // and replicate, data, world
-  EXPECT_EQ(count({.shard = 4, .expert = 2}), 3 + 4);
-  EXPECT_EQ(count({.shard = 4, .expert = 4}), 3 + 1) << "no other rank has the same experts";
-  EXPECT_EQ(count({.shard = 2, .pipeline = 2, .expert = 2}) - count({.shard = 2, .pipeline = 2}), 1 + 1);
-  // World, loss, model; two at each edge; a tied embedding.
-  const comm::MeshSizes stages{.pipeline = 4, .tied = {{0, 3}}};
-  EXPECT_EQ(count(stages, 0), 3 + 2 + 1);
-  EXPECT_EQ(count(stages, 1), 3 + 4);
-  EXPECT_EQ(count({.pipeline = 4, .interleaved = true}, 0), 3 + 4);
-  EXPECT_EQ(count({.pipeline = 2, .interleaved = true}, 1), 3 + 4);
-}
-
 TEST(CostModel, ReadsGroupsFromTheirNames) {
   const plan::Members shard = plan::members_of("shard:0-15/gather", 8);
   EXPECT_EQ(shard.count, 16);
@@ -464,6 +412,10 @@ TEST(CostModel, CountedRowsHaveTheTimeOfTheirBoundBetweenNodes) {
   EXPECT_NEAR(seconds(true, "expert:2-5"), 0.75 * 8e6 / 2e6, 1e-12);  // the links of two ranks on each node
   EXPECT_NEAR(seconds(true, "expert:0-12:4"), 0.75 * 8e6 / 1e6, 1e-12);
   EXPECT_NEAR(seconds(false, "expert:2-5"), 0.75 * 1e6 / 2e6, 1e-12);
+  target.links.front().peer_access = false;  // nothing to load from
+  EXPECT_NEAR(seconds(true, "expert:0-3"), 0.75 * 8e6 / 4e6, 1e-12);
+  EXPECT_NEAR(seconds(false, "expert:0-3"), 0.75 * 1e6 / 4e6, 1e-12);
+  target.links.front().peer_access = true;
   target.links.erase(target.links.begin());  // one machine of any number of ranks
   EXPECT_NEAR(seconds(true, "expert:2-5"), 0.75 * 1e6 / 1e6, 1e-12);
 }

@@ -68,7 +68,7 @@ TEST(Comparison, HasALineForEachPlan) {
             "  1         0 B  does not fit\n"
             "  2         0 B   2 s       500  25%   2 h          8  20.00\n"
             "  3      no layout\n");
-  const auto plans = nlohmann::json::parse(plan::comparison_json("ranks", rows))["plans"];
+  const auto plans = nlohmann::json::parse(plan::comparison_json("ranks", rows, target))["plans"];
   ASSERT_EQ(plans.size(), 3u);
   EXPECT_EQ(plans[0]["fits"], false);
   EXPECT_EQ(plans[1]["cost"]["price"], 20.0);
