@@ -14,7 +14,14 @@ import sys
 __all__ = ["BINARY", "environment", "main", "metrics", "run"]
 
 
-BINARY = os.path.join(os.path.dirname(__file__), "bin", "hawser")
+def _binary():
+    """The program of hawser-trainer-cuda, where `hawser-trainer[cuda]` is installed, or else the one for CPUs."""
+    here = os.path.dirname(__file__)
+    cuda = os.path.join(os.path.dirname(here), "hawser_cuda", "bin", "hawser")
+    return cuda if os.path.exists(cuda) else os.path.join(here, "bin", "hawser")
+
+
+BINARY = _binary()
 
 
 def environment():
