@@ -11,7 +11,7 @@ namespace {
 
 [[noreturn]] void reject() {
   throw UserError(Problem{.what = "no GPU: this binary was built without CUDA",
-                          .hint = "cmake --preset cuda && cmake --build --preset cuda"});
+                          .hint = "pip install 'hawser-trainer[cuda]', or build with cmake --preset cuda"});
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ void check_links(const CudaInfo& info, const cuda::GpuLinks& links, Findings& ou
 
 // What to do if no GPU can be used; `listed`: nvidia-smi lists some.
 std::string advice(const CudaInfo& info, bool listed) {
-  if (!build().cuda) return "for NVIDIA GPUs: cmake --preset cuda && cmake --build --preset cuda";
+  if (!build().cuda) return "pip install 'hawser-trainer[cuda]', or build with cmake --preset cuda";
   if (listed && info.unused.empty()) return "install a driver for CUDA 13 (580 or newer), or --device cpu";
   return "use another GPU, or --device cpu";
 }

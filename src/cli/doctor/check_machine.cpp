@@ -98,8 +98,9 @@ void check_cpu(Findings& out) {
 
 void check_build(Findings& out) {
   out.ok("build", cat("hawser ", build().version, " for ", devices_text()),
-         cuda_info().problem.find("without CUDA") == std::string::npos ? "trains on CPU and GPU"
-                                                                       : "`cmake --preset cuda` builds for GPUs too");
+         cuda_info().problem.find("without CUDA") == std::string::npos
+             ? "trains on CPU and GPU"
+             : "for GPUs too: hawser-trainer[cuda], or cmake --preset cuda");
   check_cpu(out);
 }
 
