@@ -37,7 +37,7 @@ struct Shape2 {
   std::int64_t heads = 32, kv_heads = 8, dim = 128;
   std::int64_t window = 0;
   bool window_halves = false;
-  double softcap = 0;  // above 0: the plain kernel
+  double softcap = 0;  // above 0: the tiled kernel
 };
 
 // What a line prints.
@@ -167,7 +167,7 @@ class Bench {
     const double ms = times[times.size() / 2];
     // cuDNN may have no plan for a call; the plain kernel ran instead.
     const std::size_t rejected = rejected_attention(*stream_).size();
-    const std::string kernel = rejected > rejected_ ? cat("plain (no plan for ", how.name(), ")") : how.name();
+    const std::string kernel = rejected > rejected_ ? cat("tiled (no plan for ", how.name(), ")") : how.name();
     rejected_ = rejected;
     measured_.push_back({ms, work / ms * 1e-9, kernel});
     if (!lines_) return;
@@ -399,6 +399,15 @@ int main(int argc, char** argv) {
     bench.shape(host_known(documents(32768, mean, 2048)));
   }
   for (const std::int64_t length : {1024, 4096, 16384}) bench.shape(capped(sequences(1, length, true)));
+  for (const std::int64_t dim : {64, 256}) {
+    for (Shape2 s : {sequences(1, 16384, true), capped(sequences(1, 16384, true))}) {
+      s.name += cat(", head dim ", dim);
+      s.dim = dim;
+      s.heads = 4096 / dim;
+      s.kv_heads = 1024 / dim;
+      bench.shape(s);
+    }
+  }
   bench.shape(before_chunks(4, 2048, 14336));
   bench.shape(before_chunks(4, 2048, 8192));
   bench.shape(before_chunks(1, 16384, 114688));

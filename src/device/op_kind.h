@@ -13,7 +13,9 @@ class OpKind {
     gemm_fp8_block,  // which have scales of blocks
     attention_forward,
     attention_backward,
-    attention_plain_forward,  // in the plain kernel, for what cuDNN does not support
+    attention_tiled_forward,  // in our own kernel on tensor cores, for what cuDNN does not support
+    attention_tiled_backward,
+    attention_plain_forward,  // in the plain kernel, for what neither supports
     attention_plain_backward,
     attention_combine,
     loss,  // the head's GEMMs and the cross entropy
@@ -46,6 +48,8 @@ enum class Bound {
   gemm_fp8_block,
   attention_forward,
   attention_backward,
+  attention_tiled_forward,
+  attention_tiled_backward,
   attention_plain_forward,
   attention_plain_backward,
   attention_combine,
@@ -65,6 +69,10 @@ constexpr Bound bound_of(OpKind kind) {
       return Bound::attention_forward;
     case OpKind::attention_backward:
       return Bound::attention_backward;
+    case OpKind::attention_tiled_forward:
+      return Bound::attention_tiled_forward;
+    case OpKind::attention_tiled_backward:
+      return Bound::attention_tiled_backward;
     case OpKind::attention_plain_forward:
       return Bound::attention_plain_forward;
     case OpKind::attention_plain_backward:

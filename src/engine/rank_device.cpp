@@ -4,6 +4,7 @@
 
 #include "base/cat.h"
 #include "config/config.h"
+#include "plan/target.h"
 
 namespace hawser::engine {
 
@@ -44,6 +45,10 @@ RankDevice choose_device(const Recipe& recipe, int local_rank, int local_ranks) 
                             .at = "--ranks",
                             .hint = cat("--ranks ", gpus, ", or --device cpu")});
   }
+  const CudaInfo info = cuda_info();
+  Problems problems;
+  plan::check_fp8(recipe, {info.capability / 10, info.capability % 10}, info.name, problems);
+  problems.throw_if_any();
   return {.kind = DeviceKind::cuda, .index = local_rank};
 }
 

@@ -29,8 +29,8 @@ std::string unused_gpus(const Recipe& recipe, const CudaInfo& info);
 // streams; "" if not.
 std::string few_connections(const std::string& value);
 
-// The device of rank `local_rank` of `local_ranks` on this machine. UserError as above, and if there are more ranks
-// than GPUs.
+// The device of rank `local_rank` of `local_ranks` on this machine. UserError as above, if there are more ranks than
+// GPUs, and for FP8 that one of them does not have.
 RankDevice choose_device(const Recipe& recipe, int local_rank, int local_ranks);
 
 // threads: of each CPU stream.

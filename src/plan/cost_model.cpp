@@ -109,6 +109,10 @@ class Pricer {
     bool counted;
   };
 
+  // Rates of the tiled kernel of attention (ops/attention/attention_tiled_cuda.cu) as parts of cuDNN's, measured with
+  // bench_attention_cuda on an H200.
+  static constexpr double kTiledForward = 0.5, kTiledBackward = 0.4;
+
   struct Rate {
     double flops = 0;  // a second; 0: the time is that of the bytes
     const char* what = "other work";
@@ -126,6 +130,10 @@ class Pricer {
         return {rates_.attention.forward, "attention"};
       case Bound::attention_backward:
         return {rates_.attention.backward, "attention"};
+      case Bound::attention_tiled_forward:
+        return {kTiledForward * rates_.attention.forward, "attention"};
+      case Bound::attention_tiled_backward:
+        return {kTiledBackward * rates_.attention.backward, "attention"};
       case Bound::attention_plain_forward:  // computes in float32
         return {target_.float32.attention.forward, kSlowAttention};
       case Bound::attention_plain_backward:

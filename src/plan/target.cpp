@@ -242,18 +242,21 @@ std::string target_of_gpu(const std::string& name) {
     const char *word, *other_word, *target;
   };
   // The first entry counts whose words are both in the name.
-  constexpr Entry kEntries[] = {
-      {"A100", "80GB", "a100-80gb"}, {"A100", "", "a100-40gb"},   {"H100", "PCIe", "h100-pcie"},
-      {"H100", "", "h100"},          {"L40S", "", "l40s"},        {"RTX 3090", "", "rtx3090"},
-      {"RTX 4090", "", "rtx4090"},   {"RTX 5090", "", "rtx5090"}, {"B200", "", "b200"}};
+  constexpr Entry kEntries[] = {{"A100", "80GB", "a100-80gb"}, {"A100", "", "a100-40gb"},
+                                {"H100", "PCIe", "h100-pcie"}, {"H100", "", "h100"},
+                                {"H200", "", "h200"},          {"L40S", "", "l40s"},
+                                {"RTX 3090", "", "rtx3090"},   {"RTX 4090", "", "rtx4090"},
+                                {"RTX 5090", "", "rtx5090"},   {"B200", "", "b200"}};
   for (const auto& [word, other_word, target] : kEntries) {
     if (name.find(word) != std::string::npos && name.find(other_word) != std::string::npos) return target;
   }
-  return "h200";
+  return "";
 }
 
 std::string target_of(DeviceKind device) {
-  return device == DeviceKind::cuda ? target_of_gpu(cuda_info().name) : "cpu";
+  if (device != DeviceKind::cuda) return "cpu";
+  const std::string own = target_of_gpu(cuda_info().name);
+  return own.empty() ? "h200" : own;
 }
 
 namespace {
@@ -310,15 +313,27 @@ Target load_target(const std::string& name_or_file) {
 }
 
 void check_fp8(const Recipe& recipe, const Target& target, Problems& problems) {
-  if (target.has_fp8()) return;
+  if (target.cuda && target.compute_capability) check_fp8(recipe, *target.compute_capability, target.name, problems);
+}
+
+void check_fp8(const Recipe& recipe, ComputeCapability capability, const std::string& gpu, Problems& problems) {
   const bool computes = recipe.precision.compute == ComputePrecision::fp8;
+  if (capability >= kFirstWithFp8) {
+    if (!computes || recipe.precision.fp8.scaling != Fp8Scaling::block || capability == kWithBlockScales) return;
+    Problem problem = problem_at(recipe, "precision.fp8.scaling");
+    problem.what = cat("compute capability ", capability.text(), " has no FP8 GEMMs with scales of blocks; ",
+                       kWithBlockScales.text(), " has");
+    problem.expected = "delayed or current";
+    problem.got = cat("block for ", gpu);
+    problem.hint = "precision.fp8.scaling: delayed";
+    return problems.add(std::move(problem));
+  }
   const char* const key = computes ? "precision.compute" : "adapter.base";
   if (!computes && recipe.adapter.base != AdapterBase::fp8) return;
   Problem problem = problem_at(recipe, key);
-  problem.what = cat("compute capability ", target.compute_capability->text(), " has no FP8; ", kFirstWithFp8.text(),
-                     " and later do");
+  problem.what = cat("compute capability ", capability.text(), " has no FP8; ", kFirstWithFp8.text(), " and later do");
   problem.expected = computes ? "auto, float32 or bf16" : "auto, bf16 or nf4";
-  problem.got = cat("fp8 for ", target.name);
+  problem.got = cat("fp8 for ", gpu);
   const bool adapted = recipe.adapter.kind != AdapterKind::none;
   problem.hint = cat(computes ? "precision.compute: bf16" : "", computes && adapted ? ", with " : "",
                      adapted || !computes ? "adapter.base: nf4" : "", computes && adapted ? " to save memory" : "");

@@ -24,6 +24,8 @@ struct ComputeCapability {
   std::string text() const;
 };
 inline constexpr ComputeCapability kFirstWithBf16{8, 0}, kFirstWithFp8{8, 9};
+// cuBLASLt's FP8 GEMMs with a scale for each block of 128 (ops/gemm/gemm.h).
+inline constexpr ComputeCapability kWithBlockScales{9, 0};
 
 // What plans say of a target with `never_run`.
 inline constexpr char kNeverRun[] = "never run on this hardware: the rates are from data sheets";
@@ -100,7 +102,7 @@ Target load_target(const std::string& name_or_file);
 std::vector<std::string> shipped_targets();
 // The shipped target for a kind of device: "cpu"; that of this machine's GPU, else "h200".
 std::string target_of(DeviceKind device);
-// That of a GPU as CUDA names it: "rtx4090" of "NVIDIA GeForce RTX 4090"; "h200" if there is none.
+// That of a GPU as CUDA names it: "rtx4090" of "NVIDIA GeForce RTX 4090"; "" if there is none.
 std::string target_of_gpu(const std::string& name);
 
 // Parses the text of a target; `file` names it in problems.
@@ -110,8 +112,9 @@ Target parse_target(const std::string& text, const std::string& file);
 DType compute_dtype(const PrecisionRecipe& precision, DeviceKind device);
 DType compute_dtype(const PrecisionRecipe& precision, const Target& target);
 
-// Rejects FP8 on a target that does not have it.
+// Rejects FP8 on a target that does not have it, and scales of blocks where no GEMM takes them.
 void check_fp8(const Recipe& recipe, const Target& target, Problems& problems);
+void check_fp8(const Recipe& recipe, ComputeCapability capability, const std::string& gpu, Problems& problems);
 
 // The machine that plans, and that ranks run on if the target is this CPU or `ranks` is set.
 struct Machine {

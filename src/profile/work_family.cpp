@@ -12,6 +12,8 @@ std::string family_of(const OpRecord& record) {
       return "gemm";
     case OpKind::attention_forward:
     case OpKind::attention_backward:
+    case OpKind::attention_tiled_forward:
+    case OpKind::attention_tiled_backward:
     case OpKind::attention_plain_forward:
     case OpKind::attention_plain_backward:
     case OpKind::attention_combine:

@@ -151,11 +151,10 @@ std::vector<std::pair<std::string, std::int64_t>> memory_facts(const engine::Ses
 
 std::optional<double> peak_flops(DeviceKind device, const std::string& name, DType compute, int ranks) {
   if (device != DeviceKind::cuda || compute != DType::bf16) return std::nullopt;
-  // Tensor cores, bf16, without sparsity.
-  const auto has = [&](const char* word) { return name.find(word) != std::string::npos; };
-  if (has("H100") && has("PCIe")) return 756e12 * ranks;
-  if (has("H100") && has("NVL")) return 835e12 * ranks;
-  if (has("H100") || has("H200")) return 989e12 * ranks;
+  if (name.find("H100 NVL") != std::string::npos)
+    return 835e12 * ranks;  // the one with a rate of its own but no target
+  const std::string target = plan::target_of_gpu(name);
+  if (!target.empty()) return plan::load_target(target).peak * ranks;
   return std::nullopt;
 }
 

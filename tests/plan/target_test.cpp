@@ -43,7 +43,7 @@ TEST(Target, EveryShippedFileIsComplete) {
     ASSERT_TRUE(target.compute_capability);
     EXPECT_GE(*target.compute_capability, plan::kFirstWithBf16);
     EXPECT_EQ(target.gemm_fp8 > 0, target.has_fp8());
-    EXPECT_EQ(target.gemm_fp8_block > 0, target.has_fp8());
+    EXPECT_EQ(target.gemm_fp8_block < target.gemm_fp8, *target.compute_capability == plan::kWithBlockScales);
     EXPECT_GT(target.host.memory, 0);
     ASSERT_EQ(target.links.size(), 2u);
     EXPECT_EQ(target.ranks_per_machine(64), 8);
@@ -79,7 +79,8 @@ TEST(Target, RatesThatWereNeverMeasuredAreSharesOfThePeak) {
                   target.float32.gemm / h200.float32.gemm, 1);
     if (target.has_fp8()) {
       expect_scaled(target.gemm_fp8, h200.gemm_fp8, ratio);
-      expect_scaled(target.gemm_fp8_block, h200.gemm_fp8_block, ratio);
+      if (target.compute_capability == plan::kWithBlockScales)
+        expect_scaled(target.gemm_fp8_block, h200.gemm_fp8_block, ratio);
     }
   }
 }
@@ -120,8 +121,28 @@ TEST(Target, TheGpuOfAMachineHasATarget) {
                                                                   {"NVIDIA GeForce RTX 4090", "rtx4090"},
                                                                   {"NVIDIA GeForce RTX 5090", "rtx5090"},
                                                                   {"NVIDIA B200", "b200"},
-                                                                  {"", "h200"}};
+                                                                  {"NVIDIA GH200 480GB", "h200"},
+                                                                  {"NVIDIA L4", ""},
+                                                                  {"", ""}};
   for (const auto& [gpu, target] : names) EXPECT_EQ(plan::target_of_gpu(gpu), target) << gpu;
+}
+
+TEST(Target, ScalesOfBlocksNeedComputeCapability9_0) {
+  Recipe recipe;
+  recipe.precision.compute = ComputePrecision::fp8;
+  recipe.precision.fp8.scaling = Fp8Scaling::block;
+  for (const auto& [name, capability] : {std::pair("rtx4090", "8.9"), std::pair("b200", "10.0")}) {
+    Problems problems;
+    plan::check_fp8(recipe, plan::load_target(name), problems);
+    EXPECT_EQ(problems.lines(),
+              cat("compute capability ", capability,
+                  " has no FP8 GEMMs with scales of blocks; 9.0 has (expected delayed or current, got "
+                  "block for ",
+                  name, ") at precision.fp8.scaling; try precision.fp8.scaling: delayed"));
+  }
+  Problems problems;
+  plan::check_fp8(recipe, plan::load_target("h100"), problems);
+  EXPECT_TRUE(problems.empty());
 }
 
 TEST(Target, Fp8NeedsComputeCapability8_9) {

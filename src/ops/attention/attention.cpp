@@ -76,10 +76,12 @@ struct Planned {
   std::string text;  // the kernel and its reason, as printed with a plan; empty unless planning for CUDA
 };
 
-Planned planned(const Stream& stream, const auto& args, OpKind usual, OpKind plain) {
+Planned planned(const Stream& stream, const auto& args, OpKind usual, OpKind tiled, OpKind plain) {
   if (stream.kind() != DeviceKind::meta || stream.target() != DeviceKind::cuda) return {usual, ""};
   const AttentionImplementation how = attention_implementation(args, stream.target());
-  return {how.kernel == AttentionImplementation::plain ? plain : usual,
+  return {how.kernel == AttentionImplementation::plain   ? plain
+          : how.kernel == AttentionImplementation::tiled ? tiled
+                                                         : usual,
           how.reason.empty() ? how.name() : cat(how.name(), " (", how.reason, ")")};
 }
 
@@ -98,7 +100,8 @@ void attention_forward(Stream& stream, const AttentionCall& args) {
   expect_all_apart(kOp, {args.o, args.lse, args.workspace},
                    {args.q, args.k, args.v, args.slopes, step, query_ids, key_ids, args.segments, args.segment_count});
   const TensorView none;
-  Planned plan = planned(stream, args, OpKind::attention_forward, OpKind::attention_plain_forward);
+  Planned plan = planned(stream, args, OpKind::attention_forward, OpKind::attention_tiled_forward,
+                         OpKind::attention_plain_forward);
   run(stream, {kOp, plan.kind},
       {args.q, args.k, args.v, args.slopes, step, query_ids, key_ids, args.segments, args.segment_count,
        args.accumulate ? args.o : none, args.accumulate ? args.lse : none},
@@ -120,7 +123,8 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
                    {call.q, call.k, call.v, call.o, args.d_o, call.lse, call.slopes, step, query_ids, key_ids,
                     call.segments, call.segment_count});
   const TensorView none;
-  Planned plan = planned(stream, args, OpKind::attention_backward, OpKind::attention_plain_backward);
+  Planned plan = planned(stream, args, OpKind::attention_backward, OpKind::attention_tiled_backward,
+                         OpKind::attention_plain_backward);
   run(stream, {kOp, plan.kind},
       {call.q, call.k, call.v, call.o, args.d_o, call.lse, call.slopes, step, query_ids, key_ids, call.segments,
        call.segment_count, args.accumulate_q ? args.dq : none, args.accumulate_kv ? args.dk : none,

@@ -16,11 +16,11 @@
 //   f[h,i,j] = u(h,i,j) < p ? 0 : 1 / (1 - p)          with dropout of probability p (attention_dropout.h), otherwise 1
 //   o[i,h,:] = sum over visible j of f[h,i,j] * exp(s[h,i,j] - lse[h,i]) * v[j,g,:]
 // A query row that is in no segment, or that sees no key, gets o = 0 and lse = -inf. Keys of a segment before the first
-// one that a query sees may be undefined, also NaN, on the CPU and in the plain kernel.
+// one that a query sees may be undefined, also NaN, on the CPU and in our own kernels.
 //
 // Examples: one causal sequence is the single segment {0, T, 0, T, 0, 0}. Packed documents are one segment each. New
 // rows of a sequence whose earlier keys are in the same buffer (a KV cache) are one causal segment with
-// q_position > k_position; on the GPU such a call uses the plain kernel. If the earlier keys are in another buffer
+// q_position > k_position; on the GPU such a call uses a kernel of our own. If the earlier keys are in another buffer
 // (context parallelism), two calls are needed: one for the diagonal block (causal; the keys of the query rows
 // themselves) and one for the off-diagonal block (not causal; all earlier keys, or the last window - 1 of them).
 // attention_combine merges their results:
@@ -64,9 +64,11 @@
 // (attention_bf16_cpu.h). Other calls are computed in float32; so are calls with softcap, slopes or dropout, and
 // forward calls whose segments all have one query row.
 //
-// GPU: a bf16 call uses cuDNN if one of cuDNN's kernels supports it (see AttentionImplementation). All other calls use
-// the plain kernel, which is correct and slow; so do all calls with softcap, slopes or dropout.
-// - cuDNN rounds probabilities to bf16 before the GEMM with v.
+// GPU: a bf16 call uses cuDNN if one of cuDNN's kernels supports it (see AttentionImplementation). All other bf16 calls,
+// among them those with softcap, slopes or dropout, use a kernel of our own on tensor cores (attention_tiled_cuda.cu) if
+// D is a multiple of 8 and rows start at multiples of 16 bytes. What is left uses the plain kernel, which is correct and
+// slow.
+// - cuDNN and the tiled kernel round probabilities to bf16 before the GEMM with v, and dS before those with k and q.
 // - cuDNN's backward accumulates dq in an order that differs between runs, unless `deterministic` is set. All other
 //   results are bitwise equal in every run.
 // - If a segment is outside the tensors, or the count is outside [0, N], no kernel accesses memory outside the tensors,
@@ -178,11 +180,11 @@ struct AttentionBackward {
   TensorView d_o;
   TensorView dq, dk, dv;
   bool accumulate_q = false, accumulate_kv = false;
-  // True: the gradients are bitwise equal in every run. Those of the CPU and of the plain kernel always are. With
+  // True: the gradients are bitwise equal in every run. Those of the CPU and of our own kernels always are. With
   // cuDNN:
   // - with `blocks`, the workspace also holds a matrix of q_rows x k_rows for each block and query head of a cuDNN
-  //   call. UserError if one key-value head needs more than kDeterministicBytes.
-  // - without `blocks`, the plain kernel replaces cuDNN. UserError if Tq or Tk exceeds kDeterministicRows.
+  //   call. If one key-value head needs more than kDeterministicBytes, the tiled kernel replaces cuDNN.
+  // - without `blocks`, the tiled kernel replaces cuDNN.
   bool deterministic = false;
 };
 
@@ -203,8 +205,6 @@ void attention_combine(Stream& stream, const AttentionCombine& args);
 // - 256 MiB for cuDNN's other buffers. The largest are one dk and one dv for each query head: in this example, with
 //   D = 128, 32 MiB for all four heads together.
 constexpr std::int64_t kDeterministicBytes = std::int64_t{2304} << 20;
-// Maximum Tq and Tk of a deterministic call without `blocks`.
-constexpr std::int64_t kDeterministicRows = 8192;
 
 // Sizes of a call, for the workspace on the CPU and for FLOPs.
 struct AttentionSizes {
@@ -237,16 +237,17 @@ std::int64_t attention_workspace_within(const AttentionBackward& args, DeviceKin
 
 // The kernel of a call on a kind of device, and why no faster one is used; for logs and plans. It depends on the
 // arguments (with shapes, strides, dtypes and alignment of the views), not on the contents of tensors. Whether
-// cuDNN has a plan for a call is known only when the call first runs; if it has none, the plain kernel runs instead.
-// UserError if a deterministic call exceeds its limits.
+// cuDNN has a plan for a call is known only when the call first runs; if it has none, a kernel of our own runs instead.
 struct AttentionImplementation {
   enum Kernel {
     cpu,           // tiles on the CPU
     cudnn_dense,   // cuDNN over `blocks`, a batch of equal blocks per cuDNN call
     cudnn_ragged,  // cuDNN over segments of any length, given by offsets and lengths
     cudnn_shared,  // backward: as cudnn_ragged, but segments may share keys: separate key gradients for each segment
-    plain,         // fallback: one warp per row
+    tiled,         // what cuDNN does not support, in bf16, on tensor cores
+    plain,         // all else: one warp per row
   };
+  static bool own(Kernel kernel) { return kernel == tiled || kernel == plain; }
   Kernel kernel = cpu;
   std::string reason;  // empty: no faster kernel exists
   const char* name() const;

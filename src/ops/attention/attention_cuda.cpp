@@ -171,7 +171,7 @@ class Backward {
     make_tables(native_, args_.call.segments, args_.call.segment_count, n_.tq, n_.tk, tables_, rows);
     if (!dense_ && bound_.known && runs().empty()) return clear_all();
     if (!rejected().empty()) {
-      return plain_backward(native_, args_, tables_.query_segment, workspace_.at<float>(memory_.delta));
+      return own_backward(native_, args_, tables_.query_segment, workspace_.at<float>(memory_.delta));
     }
     for (const StatsOrder& order : orders_of(args_.call.blocks, heads_, memory_.stats_group)) {
       lse_to_stats(native_, args_.call.lse, order, tables_.query_segment, stats());
@@ -356,6 +356,19 @@ void merge_forward(const CudaNative& native, const AttentionCall& args) {
 
 }  // namespace
 
+void own_forward(const CudaNative& native, const AttentionCall& args, const std::int32_t* query_segment) {
+  takes_tiles(args, {args.q, args.k, args.v}) ? tiled_forward(native, args, query_segment)
+                                              : plain_forward(native, args, query_segment);
+}
+
+void own_backward(const CudaNative& native, const AttentionBackward& args, const std::int32_t* query_segment,
+                  float* delta) {
+  attention_delta(native, args, delta);
+  takes_tiles(args.call, {args.call.q, args.call.k, args.call.v, args.d_o})
+      ? tiled_backward(native, args, query_segment, delta)
+      : plain_backward(native, args, query_segment, delta);
+}
+
 void attention_forward(const CudaNative& native, const AttentionCall& args) {
   if (args.accumulate) return merge_forward(native, args);
   const AttentionDims n = dims_of(args);
@@ -368,7 +381,7 @@ void attention_forward(const CudaNative& native, const AttentionCall& args) {
   const std::int64_t rows[kOffsetTables] = {args.q.stride(0), args.k.stride(0), args.v.stride(0), args.o.stride(0),
                                             n.hq};
   make_tables(native, args.segments, args.segment_count, n.tq, n.tk, tables, rows);
-  if (kernel == Kernel::plain) return plain_forward(native, args, tables.query_segment);
+  if (AttentionImplementation::own(kernel)) return own_forward(native, args, tables.query_segment);
 
   std::vector<AttentionGraph> graphs;
   const SegmentBound bound = bound_of(args);
@@ -379,7 +392,7 @@ void attention_forward(const CudaNative& native, const AttentionCall& args) {
     lay_out(graphs.emplace_back(graph_of(args, n)), n, bound, {part.begin, part.used, part});
   }
   for (const AttentionGraph& graph : graphs) {
-    if (!prepare_attention(native, graph).empty()) return plain_forward(native, args, tables.query_segment);
+    if (!prepare_attention(native, graph).empty()) return own_forward(native, args, tables.query_segment);
   }
   float* const stats = memory.stats >= 0 ? workspace.at<float>(memory.stats) : args.lse.data<float>();
   AttentionBuffers b{.q = args.q.raw(),
@@ -413,13 +426,13 @@ void attention_forward(const CudaNative& native, const AttentionCall& args) {
 void attention_backward(const CudaNative& native, const AttentionBackward& args) {
   const AttentionDims n = dims_of(args.call);
   const Kernel kernel = attention_implementation(args, DeviceKind::cuda).kernel;
-  if (kernel != Kernel::plain) return Backward(native, args, kernel).run();
+  if (!AttentionImplementation::own(kernel)) return Backward(native, args, kernel).run();
   const BackwardMemory memory = backward_memory(args, kernel);
   const Workspace workspace(args.call.workspace);
   const TablePointers tables = workspace.tables(memory.tables);
   const std::int64_t rows[kOffsetTables] = {};
   make_tables(native, args.call.segments, args.call.segment_count, n.tq, n.tk, tables, rows);
-  plain_backward(native, args, tables.query_segment, workspace.at<float>(memory.delta));
+  own_backward(native, args, tables.query_segment, workspace.at<float>(memory.delta));
 }
 
 }  // namespace hawser::ops::cuda

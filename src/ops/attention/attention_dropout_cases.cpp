@@ -290,7 +290,7 @@ TEST(AttentionDropout, CudnnIsNotUsed) {
     for (const AttentionImplementation& how :
          {attention_implementation(args.call, DeviceKind::cuda), attention_implementation(args, DeviceKind::cuda)}) {
       const bool drops = problem.dropout.probability > 0;
-      EXPECT_EQ(how.kernel, drops ? AttentionImplementation::plain : AttentionImplementation::cudnn_dense);
+      EXPECT_EQ(how.kernel, drops ? AttentionImplementation::tiled : AttentionImplementation::cudnn_dense);
       EXPECT_EQ(how.reason, drops ? "dropout of probabilities" : "");
     }
   }

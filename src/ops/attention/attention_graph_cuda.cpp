@@ -227,7 +227,7 @@ std::vector<std::string> rejected_graphs(const CudaNative& native) {
   std::vector<std::string> out;
   for (const auto& [graph, plan] : cudnn.plans) {
     if (plan.rejected.empty()) continue;
-    out.push_back(cat(graph.backward ? "attention_backward" : "attention_forward", ": plain (",
+    out.push_back(cat(graph.backward ? "attention_backward" : "attention_forward", ": tiled (",
                       graph.ragged ? "segments" : "blocks", graph.causal ? ", causal" : "",
                       graph.window > 0 ? ", window" : "", ", head dim ", graph.head_dim, ": ", plan.rejected, ")"));
   }

@@ -66,10 +66,22 @@ void add_key_gradients(const CudaNative& native, const void* partial, const Tens
 // attention_combine. skip: rows with lse_b = -inf do not change, not even a zero's sign.
 void combine(const CudaNative& native, const AttentionCombine& args, bool skip);
 
-// Fallback for any dtypes, head dims and masks: one warp per row of each head, 32 keys (or queries) at a time.
-void plain_forward(const CudaNative& native, const AttentionCall& args, const std::int32_t* query_segment);
+// The kernels of our own: the tiled one if attention_implementation would choose it, otherwise the plain one.
 // delta: float32 [Hq, Tq], scratch.
+void own_forward(const CudaNative& native, const AttentionCall& args, const std::int32_t* query_segment);
+void own_backward(const CudaNative& native, const AttentionBackward& args, const std::int32_t* query_segment,
+                  float* delta);
+
+// Any dtypes, head dims and masks: one warp per row of each head, 32 keys (or queries) at a time.
+void plain_forward(const CudaNative& native, const AttentionCall& args, const std::int32_t* query_segment);
 void plain_backward(const CudaNative& native, const AttentionBackward& args, const std::int32_t* query_segment,
-                    float* delta);
+                    const float* delta);
+// bf16 q, k, v and d_o with rows at multiples of 16 bytes, head dims that are multiples of 8: on tensor cores.
+void tiled_forward(const CudaNative& native, const AttentionCall& args, const std::int32_t* query_segment);
+void tiled_backward(const CudaNative& native, const AttentionBackward& args, const std::int32_t* query_segment,
+                    const float* delta);
+
+// delta[h,t] = sum over d of d_o[t,h,d] * o[t,h,d]
+void attention_delta(const CudaNative& native, const AttentionBackward& args, float* delta);
 
 }  // namespace hawser::ops::cuda

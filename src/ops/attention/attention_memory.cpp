@@ -19,6 +19,8 @@ constexpr std::int64_t kCallBytes = std::int64_t{1} << 30;
 std::int64_t slack_bytes(const AttentionDims& n) {
   return (std::int64_t{1} << 20) + n.segments * (512 + 32 * n.hq);
 }
+// With fewer rows of queries, tiles of 64 rows compute mostly nothing.
+constexpr std::int64_t kTiledQueries = 16;
 // The recipe key that requests what is rejected here.
 constexpr char kDeterministicKey[] = "run.deterministic";
 // Segments that share keys: maximum key rows of one call, as a multiple of the tensor's key rows. Chunks assigned by
@@ -51,6 +53,11 @@ std::string no_cudnn(const AttentionCall& args, std::initializer_list<TensorView
     if (b.q_rows > b.k_rows) return "a window without a causal mask, and more queries than keys";
   }
   return "";
+}
+
+// The kernel of our own for a call that cuDNN does not support, for this reason.
+AttentionImplementation own_kernel(const AttentionCall& args, std::initializer_list<TensorView> rows, std::string why) {
+  return {takes_tiles(args, rows) ? AttentionImplementation::tiled : AttentionImplementation::plain, std::move(why)};
 }
 
 bool dense(const AttentionCall& args) {
@@ -159,6 +166,12 @@ std::int64_t rounded_size(std::int64_t size, std::int64_t min, std::int64_t max)
   return std::min(out, max);
 }
 
+bool takes_tiles(const AttentionCall& args, std::initializer_list<TensorView> rows) {
+  const AttentionDims n = dims_of(args);
+  return args.q.dtype() == DType::bf16 && n.d % 8 == 0 && n.tq >= kTiledQueries &&
+         std::all_of(rows.begin(), rows.end(), starts_at_16);
+}
+
 const char* AttentionImplementation::name() const {
   switch (kernel) {
     case cpu:
@@ -169,6 +182,8 @@ const char* AttentionImplementation::name() const {
       return "cudnn ragged";
     case cudnn_shared:
       return "cudnn ragged, shared keys";
+    case tiled:
+      return "tiled";
     case plain:
       return "plain";
   }
@@ -179,7 +194,7 @@ AttentionImplementation attention_implementation(const AttentionCall& args, Devi
   if (device != DeviceKind::cuda) return {};
   if (args.accumulate) return attention_implementation(partial_call(args), device);
   if (const std::string why = no_cudnn(args, {args.q, args.k, args.v, args.o}); !why.empty()) {
-    return {Kernel::plain, why};
+    return own_kernel(args, {args.q, args.k, args.v}, why);
   }
   if (dense(args)) return {Kernel::cudnn_dense, ""};
   return {Kernel::cudnn_ragged, "segments may differ in length"};
@@ -190,35 +205,26 @@ AttentionImplementation attention_implementation(const AttentionBackward& args, 
   const AttentionDims n = dims_of(args.call);
   std::string why =
       no_cudnn(args.call, {args.call.q, args.call.k, args.call.v, args.call.o, args.d_o, args.dq, args.dk, args.dv});
-  if (!why.empty()) return {Kernel::plain, why};
+  const auto own = [&](std::string reason) {
+    return own_kernel(args.call, {args.call.q, args.call.k, args.call.v, args.d_o}, std::move(reason));
+  };
+  if (!why.empty()) return own(why);
   if (dense(args.call)) {
     for (const StridedBlocks& b : args.call.blocks) {
-      if (b.q_rows == 1 || b.k_rows == 1) return {Kernel::plain, "blocks of one row"};
+      if (b.q_rows == 1 || b.k_rows == 1) return own("blocks of one row");
     }
     if (args.deterministic && dense_call_bytes(args, n, 1) > kDeterministicBytes) {
-      throw UserError(Problem{
-          .what = "deterministic attention is not supported for this length",
-          .expected = cat("at most ", format_bytes(Bytes(kDeterministicBytes)), " of workspace per key-value head"),
-          .got =
-              cat(format_bytes(Bytes(dense_call_bytes(args, n, 1))), " for ", args.call.blocks.front().q_rows, " rows"),
-          .at = kDeterministicKey,
-          .hint = "run.deterministic: false, or shorter sequences"});
+      return own(cat("deterministic: cuDNN needs ", format_bytes(Bytes(dense_call_bytes(args, n, 1))),
+                     " of workspace per key-value head; ", kDeterministicKey, ": false avoids it"));
     }
     return {Kernel::cudnn_dense, ""};
   }
   if (args.deterministic) {
-    if (n.tq > kDeterministicRows || n.tk > kDeterministicRows) {
-      throw UserError(Problem{.what = "deterministic attention over packed documents is not supported for this length",
-                              .expected = cat("at most ", kDeterministicRows, " rows"),
-                              .got = cat(std::max(n.tq, n.tk)),
-                              .at = kDeterministicKey,
-                              .hint = "run.deterministic: false, or one document per sequence"});
-    }
-    return {Kernel::plain, cat("deterministic, and segments may differ in length; ", kDeterministicKey,
-                               ": false or data.pack: chunks avoids it")};
+    return own(cat("deterministic, and segments may differ in length; ", kDeterministicKey,
+                   ": false or data.pack: chunks avoids it"));
   }
-  if (n.d % 16 != 0) return {Kernel::plain, cat("head dim ", n.d, "; for packed rows cuDNN takes multiples of 16")};
-  if (n.tq == 1 && n.tk == 1) return {Kernel::plain, "one row"};
+  if (n.d % 16 != 0) return own(cat("head dim ", n.d, "; for packed rows cuDNN takes multiples of 16"));
+  if (n.tq == 1 && n.tk == 1) return own("one row");
   if (!args.call.window_halves && (args.call.form != SegmentForm::any || n.segments == 1)) {
     return {Kernel::cudnn_ragged, "segments may differ in length"};
   }
@@ -244,7 +250,7 @@ ForwardMemory forward_memory(const AttentionCall& args, Kernel kernel) {
   if (kernel == Kernel::cudnn_ragged || (kernel == Kernel::cudnn_dense && !in_order())) {
     out.stats = places.take(4 * stats_elements(args.blocks, n.hq, n.tq));
   }
-  if (kernel != Kernel::plain) {
+  if (!AttentionImplementation::own(kernel)) {
     out.cudnn_bytes = slack_bytes(n);
     out.cudnn = places.take(out.cudnn_bytes);
   }
@@ -265,7 +271,7 @@ BackwardMemory through_cudnn(const AttentionBackward& args, const AttentionDims&
   const std::int64_t groups = n.hkv / kv_heads;
   out.stats_group = stats_elements(args.call.blocks, n.hq / groups, n.tq);
   out.stats = places.take(4 * groups * out.stats_group);
-  out.delta = out.stats;  // if cuDNN rejects the call and the plain kernel replaces it
+  out.delta = out.stats;  // if cuDNN rejects the call and a kernel of our own replaces it
   // Packed rows: cuDNN's frontend makes its accumulators as wide as the rows of its outputs, which may be rows of a
   // packed QKV.
   const auto partial = [&](const TensorView& view, bool accumulate) {
@@ -290,7 +296,7 @@ BackwardMemory through_cudnn(const AttentionBackward& args, const AttentionDims&
 
 BackwardMemory backward_memory(const AttentionBackward& args, Kernel kernel, std::int64_t max) {
   const AttentionDims n = dims_of(args.call);
-  if (kernel == Kernel::plain) {
+  if (AttentionImplementation::own(kernel)) {
     Places places;
     BackwardMemory out;
     out.tables = tables_for(places, n, false);

@@ -74,7 +74,7 @@ struct BackwardMemory {
   std::int64_t kv_heads = 0;  // of one cuDNN call; processing groups of heads limits its workspace
   std::int64_t stats = -1;    // as above, for all groups of heads, stats_group elements apart
   std::int64_t stats_group = 0;
-  std::int64_t delta = -1;  // float32 [Hq, Tq], for the plain kernel
+  std::int64_t delta = -1;  // float32 [Hq, Tq], for our own kernels
   // bf16 [T, heads of a call, D]: a copy of q if cuDNN cannot read it in place, and cuDNN's gradients if it cannot
   // write the output in place.
   std::int64_t q = -1, dq = -1, dk = -1, dv = -1;
@@ -85,6 +85,9 @@ struct BackwardMemory {
 // max: bytes available, if known (0: unknown). Segments that share keys are then planned for the keys of SegmentBound.
 BackwardMemory backward_memory(const AttentionBackward& args, AttentionImplementation::Kernel kernel,
                                std::int64_t max = 0);
+
+// Whether the tiled kernel computes a call that cuDNN does not; `rows`: what it reads.
+bool takes_tiles(const AttentionCall& call, std::initializer_list<TensorView> rows);
 
 // The size that a cuDNN plan is built for: `min`, doubled until it is at least `size`; at most `max`. So few plans
 // serve many micro-batches.

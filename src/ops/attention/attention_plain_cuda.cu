@@ -9,7 +9,7 @@
 // bits.
 // Limits: kMaxDim columns of a head, since the sums are in registers; 65,535 heads, which blockIdx.y counts.
 #include "ops/attention/attention_kernels_cuda.h"
-#include "ops/cuda/kernel.cuh"
+#include "ops/attention/attention_scores.cuh"
 
 namespace hawser::ops::cuda {
 
@@ -18,87 +18,6 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kMaxColumns = 8;  // per lane: head dims up to 256
 constexpr std::int64_t kMaxDim = 32 * kMaxColumns;
-
-struct Range {
-  std::int64_t begin, end;
-};
-
-__device__ __forceinline__ std::int64_t clamp(std::int64_t x, std::int64_t low, std::int64_t high) {
-  return x < low ? low : x > high ? high : x;
-}
-
-struct Mask {
-  const std::int32_t* segments;  // [N, 6]
-  const std::int32_t* count;
-  std::int64_t rows;  // N
-  bool causal;
-  std::int64_t window;
-
-  // Keys that query row i sees; both as indices in the segment.
-  __device__ Range keys(const std::int32_t* s, std::int64_t i) const {
-    const std::int64_t at = static_cast<std::int64_t>(s[4]) + i - s[5], all = s[3];
-    return {window > 0 ? clamp(at - window + 1, 0, all) : 0, causal ? clamp(at + 1, 0, all) : all};
-  }
-  // Query rows that see key j; both as indices in the segment.
-  __device__ Range queries(const std::int32_t* s, std::int64_t j) const {
-    const std::int64_t at = static_cast<std::int64_t>(s[5]) + j - s[4], all = s[1];
-    return {causal ? clamp(at, 0, all) : 0, window > 0 ? clamp(at + window, 0, all) : all};
-  }
-};
-
-// Scores, from dot products of q and k.
-struct Scores {
-  float scale, cap;     // cap 0: none
-  const float* slopes;  // [Hq]; null: none
-
-  struct Of {
-    float factor, x, bias;  // the score: factor * x + bias
-    float slope;            // d score / d (scale * dot)
-
-    __device__ __forceinline__ float score() const { return fmaf(factor, x, bias); }
-    // score - lse. Fused multiply-adds are explicit: a call without caps and biases has the bits of a kernel that has
-    // neither.
-    __device__ __forceinline__ float less(float lse) const { return bias == 0 ? fmaf(factor, x, -lse) : score() - lse; }
-  };
-  // distance: p - r, of the positions.
-  __device__ __forceinline__ Of of(float dot, std::int64_t h, std::int64_t distance) const {
-    Of out{scale, dot, 0.0f, 1.0f};
-    if (cap > 0) {
-      const float t = tanhf(scale * dot / cap);
-      out = {cap, t, 0.0f, 1.0f - t * t};
-    }
-    if (slopes != nullptr) out.bias = -slopes[h] * fabsf(static_cast<float>(distance));
-    return out;
-  }
-};
-
-// Factors of the probabilities (AttentionDropout).
-struct Dropping {
-  PhiloxKey key;
-  std::int64_t first_head;
-  const std::int32_t *step, *queries, *keys;
-  std::uint64_t below;  // u < p exactly if word < p * 2^32; 0: no dropout
-  float kept;           // 1 / (1 - p)
-
-  __device__ __forceinline__ PhiloxKey of_head(std::int64_t h) const {
-    return below > 0 ? attention_dropout_key(key, first_head + h) : PhiloxKey{};
-  }
-  // head: of_head(); t, row: of q and k.
-  __device__ __forceinline__ float of(PhiloxKey head, std::int64_t t, std::int64_t row) const {
-    if (below == 0) return 1.0f;
-    const auto key_row = static_cast<std::uint32_t>(keys[2 * row + 1]);
-    const PhiloxWords words = philox(attention_dropout_counter(key_row, queries + 2 * t, *step), head);
-    std::uint32_t word = words[0];
-#pragma unroll
-    for (std::uint32_t i = 1; i < 4; ++i) word = key_row % 4 == i ? words[i] : word;
-    return word < below ? 0.0f : kept;
-  }
-};
-
-// p - r of query row i and key row j, as indices in the segment.
-__device__ __forceinline__ std::int64_t distance_of(const std::int32_t* s, std::int64_t i, std::int64_t j) {
-  return static_cast<std::int64_t>(s[4]) + i - s[5] - j;
-}
 
 // Loads a row of a warp to shared memory, as float32.
 template <class T>
@@ -141,34 +60,6 @@ __device__ __forceinline__ void put(T* to, const float (&sums)[kMaxColumns], flo
     const std::int64_t c = threadIdx.x + 32 * k;
     if (c < d) to[c] = from_float<T>(factor * sums[k] + (accumulate ? to_float(to[c]) : 0.0f));
   }
-}
-
-template <class T>
-Rows2<const T> reading(const TensorView& view) {
-  const auto rows = rows2<T>(view);
-  return {rows.data, rows.count, rows.columns, rows.stride};
-}
-
-Mask mask_of(const AttentionCall& call) {
-  return {call.segments.data<std::int32_t>(), call.segment_count.data<std::int32_t>(), call.segments.size(0),
-          call.causal, call.window};
-}
-
-Scores scores_of(const AttentionCall& call) {
-  return {static_cast<float>(call.scale), static_cast<float>(call.softcap),
-          call.slopes.empty() ? nullptr : call.slopes.data<float>()};
-}
-
-Dropping dropping_of(const AttentionCall& call) {
-  const AttentionDropout& d = call.dropout;
-  if (d.probability == 0) return {};
-  return {d.key,
-          d.first_head,
-          d.step.data<std::int32_t>(),
-          d.query_ids.data<std::int32_t>(),
-          d.key_ids.data<std::int32_t>(),
-          static_cast<std::uint64_t>(std::ceil(d.probability * 0x1p32)),
-          static_cast<float>(1.0 / (1.0 - d.probability))};
 }
 
 // blockDim (32, kWarps); one warp per row, blockIdx.y is the head.
@@ -236,7 +127,7 @@ struct Backward {
   Rows2<const Act> q, k, v, d_o;
   const float* lse;
   std::int64_t lse_row;
-  float* delta;
+  const float* delta;
   const std::int32_t* query_segment;
   Mask mask;
   std::int64_t group, d;
@@ -245,15 +136,16 @@ struct Backward {
 };
 
 template <class Act, class Out>
-__global__ void __launch_bounds__(32 * kWarps) delta_kernel(Backward<Act> a, Rows2<const Out> o) {
+__global__ void __launch_bounds__(32 * kWarps)
+    delta_kernel(Rows2<const Act> d_o, Rows2<const Out> o, std::int64_t d, float* delta) {
   const std::int64_t t = my_row(), h = blockIdx.y;
-  if (t >= a.q.count) return;
+  if (t >= o.count) return;
   float sum = 0;
-  for (std::int64_t c = threadIdx.x; c < a.d; c += 32) {
-    sum += to_float(o.row(t)[h * a.d + c]) * to_float(a.d_o.row(t)[h * a.d + c]);
+  for (std::int64_t c = threadIdx.x; c < d; c += 32) {
+    sum += to_float(o.row(t)[h * d + c]) * to_float(d_o.row(t)[h * d + c]);
   }
   sum = warp_sum(sum);
-  if (threadIdx.x == 0) a.delta[h * a.q.count + t] = sum;
+  if (threadIdx.x == 0) delta[h * o.count + t] = sum;
 }
 
 template <class Act, class Out>
@@ -347,8 +239,19 @@ void plain_forward(const CudaNative& native, const AttentionCall& args, const st
   });
 }
 
+void attention_delta(const CudaNative& native, const AttentionBackward& args, float* delta) {
+  const AttentionDims n = dims_of(args.call);
+  if (n.tq == 0) return;
+  dispatch_device_float(args.d_o.dtype(), [&](auto act) {
+    dispatch_device_float(args.call.o.dtype(), [&](auto out) {
+      delta_kernel<<<grid_of(n.tq, n.hq), kBlock, 0, stream_of(native)>>>(
+          reading<decltype(act)>(args.d_o), reading<decltype(out)>(args.call.o), n.d, delta);
+    });
+  });
+}
+
 void plain_backward(const CudaNative& native, const AttentionBackward& args, const std::int32_t* query_segment,
-                    float* delta) {
+                    const float* delta) {
   const AttentionDims n = dims_of(args.call);
   const auto stream = stream_of(native);
   dispatch_device_float(args.call.q.dtype(), [&](auto act) {
@@ -367,9 +270,6 @@ void plain_backward(const CudaNative& native, const AttentionBackward& args, con
                           scores_of(args.call),
                           dropping_of(args.call)};
     if (n.tq > 0) {
-      dispatch_device_float(args.call.o.dtype(), [&](auto out) {
-        delta_kernel<<<grid_of(n.tq, n.hq), kBlock, 0, stream>>>(a, reading<decltype(out)>(args.call.o));
-      });
       dispatch_device_float(args.dq.dtype(), [&](auto out) {
         dq_kernel<<<grid_of(n.tq, n.hq), kBlock, 0, stream>>>(a, rows2<decltype(out)>(args.dq), args.accumulate_q);
       });

@@ -149,9 +149,9 @@ TEST(AttentionScores, CudnnIsNotUsed) {
   EXPECT_EQ(backward.kernel, AttentionImplementation::cudnn_dense);
   for (const auto& [problem, reason] : {std::pair(with(p, 50, false), "soft-capped scores"),
                                         std::pair(with(p, 0, true), "scores with a bias by distance")}) {
-    const auto [plain_forward, plain_backward] = kernels(problem);
-    for (const AttentionImplementation& how : {plain_forward, plain_backward}) {
-      EXPECT_EQ(how.kernel, AttentionImplementation::plain);
+    const auto [own_forward, own_backward] = kernels(problem);
+    for (const AttentionImplementation& how : {own_forward, own_backward}) {
+      EXPECT_EQ(how.kernel, AttentionImplementation::tiled);
       EXPECT_EQ(how.reason, reason);
     }
   }
