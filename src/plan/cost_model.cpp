@@ -111,7 +111,7 @@ class Pricer {
 
   // Rates of the tiled kernel of attention (ops/attention/attention_tiled_cuda.cu) as parts of cuDNN's, measured with
   // bench_attention_cuda on an H200.
-  static constexpr double kTiledForward = 0.5, kTiledBackward = 0.4;
+  static constexpr double kTiledForward = 0.12, kTiledBackward = 0.11;
 
   struct Rate {
     double flops = 0;  // a second; 0: the time is that of the bytes

@@ -20,7 +20,8 @@ inline void check_forward(const Problem& p) {
 
 inline void check_backward(const Problem& p, DType gradient, bool accumulate) {
   const Tensors x(p);
-  const Outputs expected = reference(p, x);
+  Magnitudes terms;
+  const Outputs expected = reference(p, x, nullptr, &terms);
   Outputs old;
   if (accumulate) {
     old.dq = random_values(static_cast<std::int64_t>(x.q.size()), 21, gradient);
@@ -35,7 +36,8 @@ inline void check_backward(const Problem& p, DType gradient, bool accumulate) {
                 return {world.values(args.dq), world.values(args.dk), world.values(args.dv)};
               },
               {sum(expected.dq, old.dq), sum(expected.dk, old.dk), sum(expected.dv, old.dv)},
-              gradient == DType::bf16 ? kBf16Tolerance : 1e-5});
+              gradient == DType::bf16 ? kBf16Tolerance : 1e-5,
+              p.dtype == DType::bf16 ? std::vector{terms.dq, terms.dk, terms.dv} : std::vector<Values>()});
 }
 
 // Merges the call into an earlier result with its own rows, some of which see no key. o and lse are columns of wider
