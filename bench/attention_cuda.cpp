@@ -401,7 +401,7 @@ int main(int argc, char** argv) {
   for (const std::int64_t length : {1024, 4096, 16384}) bench.shape(capped(sequences(1, length, true)));
   for (const std::int64_t dim : {64, 256}) {
     for (Shape2 s : {sequences(1, 16384, true), capped(sequences(1, 16384, true))}) {
-      s.name += cat(", head dim ", dim);
+      s.name += hawser::cat(", head dim ", dim);
       s.dim = dim;
       s.heads = 4096 / dim;
       s.kv_heads = 1024 / dim;
